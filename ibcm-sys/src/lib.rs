@@ -1,0 +1,1 @@
+//! Linux system layer of the SDK. Nothing is here without the feature `verbs`.

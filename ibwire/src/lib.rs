@@ -1,0 +1,20 @@
+//! InfiniBand and RoCE as bytes: addresses, codes, packet and MAD headers, ICRC and VCRC, PathRecord.
+//!
+//! No I/O, no async, no allocation in the hot path. Wire numbers are types that are checked where they enter
+//! ([`Qpn`], [`Psn`], [`TimeCode`]); codes are open enumerations, so that an unknown value survives a round trip
+//! ([`RejReason`], [`Rate`]).
+#![forbid(unsafe_code)]
+
+mod addr;
+mod code;
+mod number;
+mod private_data;
+mod reject;
+
+pub use addr::{Gid, Guid, Lid, ParseGidError, ParseGuidError};
+pub use code::{Mtu, Rate, RnrTimer, TimeCode};
+pub use number::{
+    CommId, FlowLabel, PKey, Psn, QKey, Qpn, ServiceId, ServiceLevel, TransactionId,
+};
+pub use private_data::{PrivateData, PrivateDataTooLong};
+pub use reject::RejReason;

@@ -1,0 +1,2 @@
+//! Shared pieces of the tests.
+#![forbid(unsafe_code)]
