@@ -1,2 +1,4 @@
 //! .
 #![forbid(unsafe_code)]
+
+pub mod proto;

@@ -1,0 +1,210 @@
+//! The messages of the CM class as values: [`Message::decode`] and [`Message::encode`] between a 256-byte MAD and
+//! one struct per message.
+//!
+//! Reserved fields are ignored on receive and zero on send; private data fills its area to the end. Nothing here
+//! decides anything: which message may come when is the engine's affair.
+
+mod ari;
+mod code;
+mod drep;
+mod dreq;
+mod header;
+mod mra;
+mod number;
+mod path;
+mod rej;
+mod rep;
+mod req;
+mod rtu;
+
+pub use ari::{Ari, RejectInfo};
+pub use code::{FailoverAccepted, MessageId, TransportService};
+pub use drep::Drep;
+pub use dreq::Dreq;
+pub use header::{Attribute, Header};
+pub use mra::Mra;
+pub use number::{CmRetries, Eecn, RetryCount, VendorId};
+pub use path::PathBlock;
+pub use rej::Rej;
+pub use rep::Rep;
+pub use req::Req;
+pub use rtu::Rtu;
+
+use header::HeaderWire;
+use ibwire::{CommId, TransactionId};
+
+/// The length of a MAD, bytes.
+pub const MAD_LEN: usize = 256;
+
+/// What a MAD has behind its header, bytes.
+const PAYLOAD_LEN: usize = 232;
+
+/// A CM message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Message {
+    /// A request for communication.
+    Req(Req),
+    /// The answer takes longer.
+    Mra(Mra),
+    /// A rejection.
+    Rej(Rej),
+    /// The reply to a REQ.
+    Rep(Rep),
+    /// The active side is ready.
+    Rtu(Rtu),
+    /// A request to disconnect.
+    Dreq(Dreq),
+    /// The reply to a DREQ.
+    Drep(Drep),
+}
+
+/// Why a MAD is no message of [`Message`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// The base version is not 1.
+    #[error("MAD base version {0}")]
+    BaseVersion(u8),
+    /// The management class is not that of communication management.
+    #[error("management class {0:#04x}")]
+    Class(u8),
+    /// The class version is not 2.
+    #[error("CM class version {version} in {attribute}")]
+    ClassVersion {
+        /// The version that came.
+        version: u8,
+        /// The message that came.
+        attribute: Attribute,
+    },
+    /// A REQ of another class version. Header and ID lie where they always did, so that it can be rejected.
+    #[error("CM class version {version} in a REQ")]
+    ReqClassVersion {
+        /// The version that came.
+        version: u8,
+        /// The header of the REQ.
+        header: Header,
+        /// The sender's ID.
+        local_comm_id: CommId,
+    },
+    /// The method is not Send.
+    #[error("method {method:#04x} with {attribute}")]
+    Method {
+        /// The method that came, response bit included.
+        method: u8,
+        /// The attribute that came.
+        attribute: Attribute,
+    },
+    /// A CM message that this SDK does not speak.
+    #[error("{0} is not supported")]
+    Unsupported(Attribute),
+    /// The attribute is no CM message.
+    #[error("unknown attribute {0}")]
+    UnknownAttribute(Attribute),
+}
+
+impl Message {
+    /// Reads a MAD.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if it is no CM message, or none that this SDK speaks. Any bytes are read without panic.
+    pub fn decode(mad: &[u8; MAD_LEN]) -> Result<(Header, Self), DecodeError> {
+        let (header, payload) = HeaderWire::split(mad);
+        let (attribute, method) = (header.attribute(), header.method);
+        if header.base_version != 1 {
+            return Err(DecodeError::BaseVersion(header.base_version));
+        }
+        if header.class != HeaderWire::CLASS {
+            return Err(DecodeError::Class(header.class));
+        }
+        let version = header.class_version;
+        if version != HeaderWire::CLASS_VERSION {
+            return Err(if method == HeaderWire::SEND && attribute == Attribute::REQ {
+                let local_comm_id = Req::decode(payload).local_comm_id;
+                DecodeError::ReqClassVersion { version, header: header.value(), local_comm_id }
+            } else {
+                DecodeError::ClassVersion { version, attribute }
+            });
+        }
+        if method != HeaderWire::SEND {
+            return Err(DecodeError::Method { method, attribute });
+        }
+        let message = match attribute {
+            Attribute::REQ => Self::Req(Req::decode(payload)),
+            Attribute::MRA => Self::Mra(Mra::decode(payload)),
+            Attribute::REJ => Self::Rej(Rej::decode(payload)),
+            Attribute::REP => Self::Rep(Rep::decode(payload)),
+            Attribute::RTU => Self::Rtu(Rtu::decode(payload)),
+            Attribute::DREQ => Self::Dreq(Dreq::decode(payload)),
+            Attribute::DREP => Self::Drep(Drep::decode(payload)),
+            known if known.name().is_some() => return Err(DecodeError::Unsupported(known)),
+            unknown => return Err(DecodeError::UnknownAttribute(unknown)),
+        };
+        Ok((header.value(), message))
+    }
+
+    /// Writes the whole MAD: status 0, attribute modifier 0.
+    pub fn encode(&self, tid: TransactionId, mad: &mut [u8; MAD_LEN]) {
+        let payload = HeaderWire::send(self.attribute(), tid, mad);
+        match self {
+            Self::Req(message) => message.encode(payload),
+            Self::Mra(message) => message.encode(payload),
+            Self::Rej(message) => message.encode(payload),
+            Self::Rep(message) => message.encode(payload),
+            Self::Rtu(message) => message.encode(payload),
+            Self::Dreq(message) => message.encode(payload),
+            Self::Drep(message) => message.encode(payload),
+        }
+    }
+
+    /// The attribute ID of this message.
+    pub const fn attribute(&self) -> Attribute {
+        match self {
+            Self::Req(_) => Attribute::REQ,
+            Self::Mra(_) => Attribute::MRA,
+            Self::Rej(_) => Attribute::REJ,
+            Self::Rep(_) => Attribute::REP,
+            Self::Rtu(_) => Attribute::RTU,
+            Self::Dreq(_) => Attribute::DREQ,
+            Self::Drep(_) => Attribute::DREP,
+        }
+    }
+
+    /// The sender's ID.
+    pub const fn local_comm_id(&self) -> CommId {
+        match self {
+            Self::Req(message) => message.local_comm_id,
+            Self::Mra(message) => message.local_comm_id,
+            Self::Rej(message) => message.local_comm_id,
+            Self::Rep(message) => message.local_comm_id,
+            Self::Rtu(message) => message.local_comm_id,
+            Self::Dreq(message) => message.local_comm_id,
+            Self::Drep(message) => message.local_comm_id,
+        }
+    }
+
+    /// The receiver's ID; a REQ has none.
+    pub const fn remote_comm_id(&self) -> CommId {
+        match self {
+            Self::Req(_) => CommId::NONE,
+            Self::Mra(message) => message.remote_comm_id,
+            Self::Rej(message) => message.remote_comm_id,
+            Self::Rep(message) => message.remote_comm_id,
+            Self::Rtu(message) => message.remote_comm_id,
+            Self::Dreq(message) => message.remote_comm_id,
+            Self::Drep(message) => message.remote_comm_id,
+        }
+    }
+}
+
+macro_rules! from {
+    ($($message:ident),*) => {
+        $(impl From<$message> for Message {
+            fn from(message: $message) -> Self {
+                Self::$message(message)
+            }
+        })*
+    };
+}
+
+from!(Req, Mra, Rej, Rep, Rtu, Dreq, Drep);

@@ -1,0 +1,3 @@
+//! The CM engine: sans-IO, one endpoint per HCA.
+
+pub mod message;
