@@ -34,7 +34,7 @@ impl Gid {
 
     /// The IP address of this GID; an IPv4-mapped GID gives the IPv4 address.
     pub const fn to_ip(self) -> IpAddr {
-        Ipv6Addr::from_octets(self.0).to_canonical()
+        Ipv6Addr::from_bits(u128::from_be_bytes(self.0)).to_canonical()
     }
 
     /// The upper 64 bits.
@@ -68,7 +68,7 @@ impl Gid {
 
 impl fmt::Display for Gid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&Ipv6Addr::from_octets(self.0), f)
+        fmt::Display::fmt(&Ipv6Addr::from_bits(u128::from_be_bytes(self.0)), f)
     }
 }
 

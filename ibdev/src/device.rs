@@ -1,0 +1,91 @@
+//! The traits that a device implements.
+
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use async_trait::async_trait;
+use ibwire::{PKey, Qpn};
+
+use crate::qp::{QpSpec, Transition};
+use crate::{
+    AgentSpec, Buf, Completion, DeviceAttr, DeviceError, DeviceEvent, GidEntry, MadAgent, PortAttr,
+    PostError, RecvWr, SendWr,
+};
+
+/// An open HCA.
+///
+/// Slow calls may take milliseconds of firmware time. Dropping the future of a slow call leaves nothing behind:
+/// what it created is destroyed.
+#[async_trait]
+pub trait Device: fmt::Debug + Send + Sync {
+    /// What the device is and can do.
+    fn attr(&self) -> &DeviceAttr;
+
+    /// The port's attributes at this moment. Ports are numbered from 1.
+    fn port(&self, port: u8) -> Result<PortAttr, DeviceError>;
+
+    /// The port's GID table; unused entries are left out.
+    fn gids(&self, port: u8) -> Result<Vec<GidEntry>, DeviceError>;
+
+    /// The port's P_Key table; the position is the index.
+    fn pkeys(&self, port: u8) -> Result<Vec<PKey>, DeviceError>;
+
+    /// Registers for MADs of one class on one port.
+    ///
+    /// # Errors
+    /// [`DeviceError::InUse`] names who holds the class already.
+    fn open_agent(&self, spec: AgentSpec) -> Result<Box<dyn MadAgent>, DeviceError>;
+
+    /// The next asynchronous event. Events of a slow reader are merged by kind, port and QP, never lost. Wakes the
+    /// last task that asked.
+    fn poll_event(&self, cx: &mut Context<'_>) -> Poll<DeviceEvent>;
+
+    /// Creates a completion queue for up to `capacity` completions. Slow.
+    async fn create_cq(&self, capacity: u32) -> Result<Arc<dyn CompletionQueue>, DeviceError>;
+
+    /// Creates a queue pair in RESET. Slow. Dropping it destroys the QP: posted work never completes, its buffers
+    /// return to their homes.
+    async fn create_qp(&self, spec: QpSpec) -> Result<Arc<dyn QueuePair>, DeviceError>;
+
+    /// Allocates `count` buffers of `len` bytes that this device can send from and receive into. Slow.
+    async fn alloc(&self, count: usize, len: usize) -> Result<Vec<Buf>, DeviceError>;
+
+    /// Counters by name, for people and exporters.
+    fn counters(&self) -> Vec<(&'static str, u64)>;
+
+    /// Downcast for calls that only one kind of device has.
+    fn as_any(&self) -> &dyn std::any::Any;
+}
+
+/// A completion queue.
+pub trait CompletionQueue: fmt::Debug + Send + Sync {
+    /// Appends at most `max` completions to `out` and returns how many.
+    fn poll(&self, out: &mut Vec<Completion>, max: usize) -> usize;
+
+    /// Ready when completions may be waiting. Wakes the last task that asked, once; poll again after it is ready.
+    fn poll_notified(&self, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// Downcast for the device that made it.
+    fn as_any(&self) -> &dyn std::any::Any;
+}
+
+/// A queue pair.
+#[async_trait]
+pub trait QueuePair: fmt::Debug + Send + Sync {
+    /// Its number.
+    fn qpn(&self) -> Qpn;
+
+    /// Changes the state. Slow. Dropped, the change may or may not have happened.
+    ///
+    /// # Errors
+    /// [`DeviceError::State`] for a transition that the state table does not have, [`DeviceError::Limit`] for an
+    /// attribute out of range.
+    async fn modify(&self, transition: Transition) -> Result<(), DeviceError>;
+
+    /// Posts from the front of `work` in order; what remains after an error was not posted. Never blocks.
+    fn post_send(&self, work: &mut std::collections::VecDeque<SendWr>) -> Result<(), PostError>;
+
+    /// Posts from the front of `work` in order; what remains after an error was not posted. Never blocks.
+    fn post_recv(&self, work: &mut std::collections::VecDeque<RecvWr>) -> Result<(), PostError>;
+}

@@ -1,0 +1,21 @@
+//! What a device reports on its own.
+
+use ibwire::Qpn;
+
+/// An asynchronous event of a device (IBTA vol. 1, 11.6.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeviceEvent {
+    /// The port carries traffic again.
+    PortUp(u8),
+    /// The port is down.
+    PortDown(u8),
+    /// The port's GID table changed.
+    GidChange(u8),
+    /// The first packet arrived on a QP in RTR: the peer considers the connection established. Once a QP.
+    CommEstablished(Qpn),
+    /// The QP went to the error state by itself.
+    QpError(Qpn),
+    /// The device is gone; nothing follows.
+    Gone,
+}

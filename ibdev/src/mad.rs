@@ -1,0 +1,116 @@
+//! Management datagrams: agents on a port instead of a raw QP1.
+
+use std::fmt;
+use std::task::{Context, Poll};
+
+use ibwire::{Lid, QKey, Qpn, ServiceLevel};
+
+use crate::{AddressVector, DeviceError, GlobalRoute};
+
+/// Length of a MAD in bytes.
+pub const MAD_LEN: usize = 256;
+
+/// What an agent wants to receive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AgentSpec {
+    /// The port, from 1.
+    pub port: u8,
+    /// Management class.
+    pub class: u8,
+    /// Class version that the agent speaks. MADs of other versions reach it too where the device can tell them
+    /// apart by class alone (umad delivers its own version only).
+    pub class_version: u8,
+    /// Methods of unsolicited MADs for this agent; responses to what it sent always reach it.
+    pub methods: &'static [u8],
+}
+
+/// Where a MAD goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MadAddr {
+    /// The remote port.
+    pub av: AddressVector,
+    /// Destination QP; [`Qpn::GSI`] unless redirected.
+    pub qpn: Qpn,
+    /// Q_Key of the destination QP; [`QKey::GSI`] unless redirected.
+    pub qkey: QKey,
+    /// Index of the P_Key that goes into the BTH.
+    pub pkey_index: u16,
+}
+
+/// Where a MAD came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MadSource {
+    /// The local port that it arrived on, from 1.
+    pub port: u8,
+    /// Source LID; [`Lid::NONE`] on RoCE.
+    pub slid: Lid,
+    /// Service level that it came with.
+    pub sl: ServiceLevel,
+    /// Low bits of the LID that it was sent to.
+    pub path_bits: u8,
+    /// Source QP.
+    pub qpn: Qpn,
+    /// Index of the P_Key in the BTH.
+    pub pkey_index: u16,
+    /// The route back if a GRH came along: `dgid` is the sender, `sgid_index` our GID that it was sent to.
+    pub grh: Option<GlobalRoute>,
+}
+
+impl MadSource {
+    /// The address of the sender: where an answer goes.
+    pub const fn reply(&self) -> MadAddr {
+        MadAddr {
+            av: AddressVector {
+                port: self.port,
+                dlid: self.slid,
+                sl: self.sl,
+                path_bits: self.path_bits,
+                rate: ibwire::Rate::PORT_CURRENT,
+                grh: self.grh,
+            },
+            qpn: self.qpn,
+            qkey: QKey::GSI,
+            pkey_index: self.pkey_index,
+        }
+    }
+}
+
+/// A MAD to send.
+#[derive(Debug, Clone)]
+pub struct OutgoingMad {
+    /// Where it goes.
+    pub to: MadAddr,
+    /// Its 256 bytes, header included.
+    pub mad: [u8; MAD_LEN],
+}
+
+/// A MAD that arrived.
+#[derive(Debug, Clone)]
+pub struct ReceivedMad {
+    /// Where it came from.
+    pub from: MadSource,
+    /// Its 256 bytes, header included.
+    pub mad: [u8; MAD_LEN],
+}
+
+/// The right to send and receive MADs of one class on one port. Dropped, the class is free again.
+pub trait MadAgent: fmt::Debug + Send + Sync {
+    /// Sends from the front of `batch` while the send window has room; what remains did not fit. Never blocks.
+    /// A MAD that the network refuses counts as sent and lost: the device counts it.
+    ///
+    /// # Errors
+    /// [`DeviceError::Gone`] when the device is gone; then nothing of the rest will ever be sent.
+    fn send(&self, batch: &mut std::collections::VecDeque<OutgoingMad>) -> Result<(), DeviceError>;
+
+    /// Ready when the send window has room again. Wakes the last task that asked.
+    fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<(), DeviceError>>;
+
+    /// Appends at most `max` MADs to `out`; pending, and the task is woken, when there is none. Wakes the last
+    /// task that asked.
+    fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        out: &mut Vec<ReceivedMad>,
+        max: usize,
+    ) -> Poll<Result<(), DeviceError>>;
+}

@@ -1,0 +1,111 @@
+//! Attributes of a queue pair: plain data in IBTA's terms, codes as the QP takes them.
+
+use std::sync::Arc;
+
+use ibwire::{Mtu, Psn, QKey, Qpn, RnrTimer, TimeCode};
+
+use crate::{AddressVector, CompletionQueue};
+
+/// The transport of a queue pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QpType {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable datagram.
+    Ud,
+}
+
+/// What a queue pair is created with.
+#[derive(Debug, Clone)]
+pub struct QpSpec {
+    /// Transport.
+    pub kind: QpType,
+    /// Where sends complete.
+    pub send_cq: Arc<dyn CompletionQueue>,
+    /// Where receives complete; may be the same.
+    pub recv_cq: Arc<dyn CompletionQueue>,
+    /// Most sends outstanding.
+    pub max_send_wr: u32,
+    /// Most receives posted.
+    pub max_recv_wr: u32,
+}
+
+/// What the peer may do to our memory through this QP, besides sending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RemoteAccess {
+    /// RDMA writes.
+    pub write: bool,
+    /// RDMA reads.
+    pub read: bool,
+    /// Atomics.
+    pub atomic: bool,
+}
+
+/// RESET to INIT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Init {
+    /// Local port, from 1.
+    pub port: u8,
+    /// Index of the QP's P_Key in the port's table.
+    pub pkey_index: u16,
+    /// What the peer may do; connected transports only.
+    pub access: RemoteAccess,
+    /// The QP's Q_Key; datagrams only.
+    pub qkey: QKey,
+}
+
+/// INIT to RTR of a connected QP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rtr {
+    /// The peer's port.
+    pub av: AddressVector,
+    /// Path MTU; both sides must use the same.
+    pub path_mtu: Mtu,
+    /// The peer's QP.
+    pub dest_qpn: Qpn,
+    /// First PSN that the peer will send.
+    pub rq_psn: Psn,
+    /// RDMA reads and atomics that the peer may have outstanding here.
+    pub max_dest_rd_atomic: u8,
+    /// How long a peer waits after a receiver-not-ready NAK.
+    pub min_rnr_timer: RnrTimer,
+}
+
+/// RTR to RTS of a connected QP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rts {
+    /// First PSN that we send.
+    pub sq_psn: Psn,
+    /// How long to wait for an acknowledgement; code 0 is for ever.
+    pub timeout: TimeCode,
+    /// Retransmissions without progress before the QP fails, 0..=7.
+    pub retry_count: u8,
+    /// The same for receiver-not-ready NAKs; 7 is for ever.
+    pub rnr_retry: u8,
+    /// RDMA reads and atomics that we may have outstanding at the peer.
+    pub max_rd_atomic: u8,
+}
+
+/// A state change of a queue pair (IBTA vol. 1, 10.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Transition {
+    /// RESET to INIT, or INIT to INIT with other attributes.
+    Init(Init),
+    /// INIT to RTR of a connected QP.
+    Rtr(Rtr),
+    /// RTR to RTS of a connected QP.
+    Rts(Rts),
+    /// INIT to RTR of a datagram QP.
+    DatagramRtr,
+    /// RTR to RTS of a datagram QP.
+    DatagramRts {
+        /// First PSN that we send.
+        sq_psn: Psn,
+    },
+    /// Any state but RESET to ERR: all posted work is flushed.
+    Error,
+    /// Any state to RESET: all posted work is dropped without completions, its buffers return to their homes.
+    Reset,
+}
