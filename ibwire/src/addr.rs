@@ -107,7 +107,9 @@ impl FromStr for Gid {
     type Err = ParseGidError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        text.parse::<IpAddr>().map(Self::from_ip).map_err(|_| ParseGidError { text: text.chars().take(64).collect() })
+        text.parse::<IpAddr>()
+            .map(Self::from_ip)
+            .map_err(|_| ParseGidError { text: text.chars().take(64).collect() })
     }
 }
 

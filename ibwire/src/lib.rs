@@ -7,14 +7,18 @@
 
 mod addr;
 mod code;
+mod codec;
+mod error;
 mod number;
+pub mod packet;
 mod private_data;
 mod reject;
 
 pub use addr::{Gid, Guid, Lid, ParseGidError, ParseGuidError};
 pub use code::{Mtu, Rate, RnrTimer, TimeCode};
+pub use error::DecodeError;
 pub use number::{
-    CommId, FlowLabel, PKey, Psn, QKey, Qpn, ServiceId, ServiceLevel, TransactionId,
+    CommId, FlowLabel, Msn, PKey, Psn, QKey, Qpn, RKey, ServiceId, ServiceLevel, TransactionId,
 };
 pub use private_data::{PrivateData, PrivateDataTooLong};
 pub use reject::RejReason;

@@ -103,6 +103,24 @@ impl Psn {
 }
 
 narrow! {
+    /// A message sequence number, 24 bits: how many request messages a responder has completed.
+    Msn(u32), 24, "{}"
+}
+
+impl Msn {
+    /// This MSN plus `n`, modulo 2^24.
+    #[must_use]
+    pub const fn offset(self, n: u32) -> Self {
+        Self::truncate(self.0.wrapping_add(n))
+    }
+
+    /// How far this MSN is ahead of `from`; negative if behind. In -2^23..2^23.
+    pub const fn distance(self, from: Self) -> i32 {
+        (self.0.wrapping_sub(from.0) << 8) as i32 >> 8
+    }
+}
+
+narrow! {
     /// A flow label, 20 bits.
     FlowLabel(u32), 20, "{:#07x}"
 }
@@ -150,6 +168,11 @@ impl QKey {
     pub const fn is_privileged(self) -> bool {
         self.0 & 0x8000_0000 != 0
     }
+}
+
+full! {
+    /// The key of a memory region that a peer may use.
+    RKey(u32), "{:#010x}"
 }
 
 full! {
