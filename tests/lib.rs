@@ -1,2 +1,4 @@
 //! Shared pieces of the tests.
 #![forbid(unsafe_code)]
+
+pub mod guest;

@@ -1,0 +1,6 @@
+# What several cases use.
+
+# listening PORT: waits until a program of the kernel's side listens there.
+listening() {
+  until rdma resource show cm_id | grep -q "state LISTEN.*:$1 "; do sleep 0.05; done
+}
