@@ -9,6 +9,7 @@ mod code;
 mod drep;
 mod dreq;
 mod header;
+mod ip_header;
 mod mra;
 mod number;
 mod path;
@@ -22,6 +23,7 @@ pub use code::{FailoverAccepted, MessageId, TransportService};
 pub use drep::Drep;
 pub use dreq::Dreq;
 pub use header::{Attribute, Header};
+pub use ip_header::{IpHeader, IpHeaderError};
 pub use mra::Mra;
 pub use number::{CmRetries, Eecn, RetryCount, VendorId};
 pub use path::PathBlock;
@@ -208,3 +210,6 @@ macro_rules! from {
 }
 
 from!(Req, Mra, Rej, Rep, Rtu, Dreq, Drep);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,177 @@
+//! What is refused and why, and what is overlooked.
+
+use ibwire::{Lid, PrivateData};
+
+use super::golden::{self, golden_req, vector};
+use super::*;
+
+fn req_with(change: impl FnOnce(&mut [u8; MAD_LEN])) -> Result<(Header, Message), DecodeError> {
+    let mut mad = vector(Attribute::REQ, golden::REQ, 0x55);
+    change(&mut mad);
+    Message::decode(&mad)
+}
+
+#[test]
+fn each_refusal_has_its_cause() {
+    assert_eq!(req_with(|mad| mad[0] = 2), Err(DecodeError::BaseVersion(2)));
+    assert_eq!(req_with(|mad| mad[1] = 0x03), Err(DecodeError::Class(0x03)));
+    assert_eq!(
+        req_with(|mad| mad[3] = 0x01),
+        Err(DecodeError::Method { method: 0x01, attribute: Attribute::REQ })
+    );
+    assert_eq!(
+        req_with(|mad| mad[3] = 0x83),
+        Err(DecodeError::Method { method: 0x83, attribute: Attribute::REQ })
+    );
+    assert_eq!(
+        req_with(|mad| (mad[3], mad[17]) = (0x01, 0x01)),
+        Err(DecodeError::Method { method: 0x01, attribute: Attribute::CLASS_PORT_INFO })
+    );
+    for attribute in 0x17..=0x1c {
+        let got = req_with(|mad| mad[17] = attribute);
+        assert_eq!(got, Err(DecodeError::Unsupported(Attribute(attribute.into()))));
+    }
+    for attribute in [0x00, 0x0f, 0x1d] {
+        let got = req_with(|mad| mad[17] = attribute);
+        assert_eq!(got, Err(DecodeError::UnknownAttribute(Attribute(attribute.into()))));
+    }
+    assert_eq!(req_with(|mad| mad[16] = 1), Err(DecodeError::UnknownAttribute(Attribute(0x0110))));
+}
+
+#[test]
+fn a_req_of_another_class_version_can_be_answered() {
+    let header = Header { tid: TransactionId(0x1122_3344_5566_7788), attribute_modifier: 0 };
+    let local_comm_id = CommId(0xa1a2_a3a4);
+    assert_eq!(
+        req_with(|mad| mad[2] = 1),
+        Err(DecodeError::ReqClassVersion { version: 1, header, local_comm_id })
+    );
+    let mut rtu = vector(Attribute::RTU, "a1a2a3a4 b1b2b3b4", 0);
+    rtu[2] = 3;
+    assert_eq!(
+        Message::decode(&rtu),
+        Err(DecodeError::ClassVersion { version: 3, attribute: Attribute::RTU })
+    );
+}
+
+#[test]
+fn cm_t51_an_alternate_path_needs_both_lids() {
+    let mut req = golden_req();
+    assert_eq!(req.alternate_path(), Some(&req.alternate));
+    req.alternate.local_lid = Lid::NONE;
+    assert_eq!(req.alternate_path(), None);
+    req.alternate.local_lid = Lid(0x0b01);
+    req.alternate.remote_lid = Lid::NONE;
+    assert_eq!(req.alternate_path(), None);
+    req.alternate = PathBlock::NONE;
+    assert_eq!(req.alternate_path(), None);
+}
+
+#[test]
+fn cm_t53_reserved_bits_and_ece_options_are_no_obstacle() {
+    let (header, message) = req_with(|mad| {
+        (mad[4], mad[7], mad[19]) = (0xff, 0xff, 0xff); // status, class-specific, reserved
+        mad[20..24].copy_from_slice(&[0xde, 0xad, 0xbe, 0xef]);
+        let payload = &mut mad[24..];
+        payload[4] = 0xff;
+        payload[24..28].fill(0xff);
+        for path in [52, 96] {
+            payload[path + 38] |= 0x0f; // reserved bits between flow label and rate
+            payload[path + 39] |= 0xc0;
+            payload[path + 42] |= 0x07;
+            payload[path + 43] |= 0x03;
+        }
+    })
+    .unwrap();
+    assert_eq!(header.attribute_modifier, 0xdead_beef);
+    assert_eq!(message, golden_req().into());
+    let answer = encoded(&message, header.tid);
+    assert_eq!(answer, vector(Attribute::REQ, golden::REQ, 0x55), "reserved bits of ours are zero");
+
+    // The reserved bits of the other messages.
+    let rej = |fill: u8| {
+        let mut mad = vector(Attribute::REJ, "a1a2a3a4 b1b2b3b4 40100004", 0);
+        (mad[24 + 8], mad[24 + 9]) = (0x40 | fill & 0x3f, 0x10 | fill & 0x01);
+        Message::decode(&mad).unwrap().1
+    };
+    assert_eq!(rej(0xff), rej(0));
+    let mra = |fill: u8| {
+        let mut mad = vector(Attribute::MRA, "a1a2a3a4 b1b2b3b4", 0);
+        (mad[24 + 8], mad[24 + 9]) = (0x40 | fill & 0x3f, 0xa0 | fill & 0x07);
+        Message::decode(&mad).unwrap().1
+    };
+    assert_eq!(mra(0xff), mra(0));
+    let rep = |fill: u8| {
+        let mut mad = vector(Attribute::REP, "a1a2a3a4 b1b2b3b4", 0);
+        mad[24 + 27] = 0xd0 | fill & 0x0f;
+        Message::decode(&mad).unwrap().1
+    };
+    assert_eq!(rep(0xff), rep(0));
+    let dreq = |fill: u8| {
+        let mut mad = vector(Attribute::DREQ, "a1a2a3a4 b1b2b3b4", 0);
+        mad[24 + 11] = fill;
+        Message::decode(&mad).unwrap().1
+    };
+    assert_eq!(dreq(0xff), dreq(0));
+}
+
+#[test]
+fn transport_codes() {
+    use TransportService as T;
+    assert_eq!(T::new(0, 5).and_then(T::known), Some(T::RC)); // an extension means nothing there
+    assert_eq!(T::new(1, 0), Some(T::UC));
+    assert_eq!(T::new(3, 1), Some(T::XRC));
+    for extension in [0, 2, 3, 4, 5, 6, 7] {
+        assert_eq!(T::new(3, extension).unwrap().known(), None);
+    }
+    assert_eq!(T::new(4, 0), None);
+    assert_eq!(T::new(0, 8), None);
+    assert_eq!(
+        [T::RC, T::UC, T::RD, T::XRC, T::new(3, 2).unwrap()].map(|t| t.to_string()),
+        ["RC", "UC", "RD", "XRC", "transport type 3.2"]
+    );
+}
+
+/// Areas are filled to the last byte, a byte more does not fit.
+#[test]
+fn cm_t55_areas() {
+    let area_of = |mad: &[u8; MAD_LEN]| match Message::decode(mad).unwrap().1 {
+        Message::Req(m) => m.private_data.to_vec(),
+        Message::Mra(m) => m.private_data.to_vec(),
+        Message::Rej(m) => m.private_data.to_vec(),
+        Message::Rep(m) => m.private_data.to_vec(),
+        Message::Rtu(m) => m.private_data.to_vec(),
+        Message::Dreq(m) => m.private_data.to_vec(),
+        Message::Drep(m) => m.private_data.to_vec(),
+    };
+    let sizes = [
+        (Attribute::REQ, 140, 92),
+        (Attribute::MRA, 10, 222),
+        (Attribute::REJ, 84, 148),
+        (Attribute::REP, 36, 196),
+        (Attribute::RTU, 8, 224),
+        (Attribute::DREQ, 12, 220),
+        (Attribute::DREP, 8, 224),
+    ];
+    for (attribute, start, len) in sizes {
+        let mut mad = vector(attribute, "", 0);
+        mad[24 + start..].fill(0xa5);
+        assert_eq!(area_of(&mad), vec![0xa5; len], "{attribute}");
+        let message = Message::decode(&mad).unwrap().1;
+        assert_eq!(encoded(&message, TransactionId(0x1122_3344_5566_7788)), mad, "{attribute}");
+    }
+    assert!(PrivateData::<148>::new(&[1; 149]).is_err());
+}
+
+/// A buffer that held another message before does not show through: `encoded` starts from 0xee.
+#[test]
+fn cm_t56_the_tail_of_a_used_buffer_is_zero() {
+    let rtu = Rtu {
+        local_comm_id: CommId(1),
+        remote_comm_id: CommId(2),
+        private_data: PrivateData::new(&[7; 40]).unwrap(),
+    };
+    let mad = encoded(&rtu.into(), TransactionId(3));
+    assert_eq!(mad[24 + 8..][..40], [7; 40]);
+    assert_eq!(mad[24 + 48..], [0; 184]);
+}
