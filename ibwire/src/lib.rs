@@ -9,10 +9,12 @@ mod addr;
 mod code;
 mod codec;
 mod error;
+pub mod icrc;
 mod number;
 pub mod packet;
 mod private_data;
 mod reject;
+pub mod vcrc;
 
 pub use addr::{Gid, Guid, Lid, ParseGidError, ParseGuidError};
 pub use code::{Mtu, Rate, RnrTimer, TimeCode};

@@ -49,7 +49,7 @@ impl Grh {
     fn decode(l: &GrhLayout) -> Result<Self, DecodeError> {
         let first = l.version_class_flow.get();
         if first >> 28 != 6 {
-            return Err(DecodeError::Invalid { what: "GRH version", offset: 0, value: first >> 28 });
+            return Err(DecodeError::Invalid { what: "GRH or IPv6 version", offset: 0, value: first >> 28 });
         }
         Ok(Self {
             traffic_class: (first >> 20) as u8,
