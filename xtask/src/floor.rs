@@ -1,0 +1,205 @@
+//! The floors: what each runs.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::process;
+use crate::tally::{Tally, Verdict};
+use crate::workspace::Workspace;
+
+/// The workspace's minimum Rust; the same number stands in Cargo.toml and clippy.toml.
+const MSRV: &str = "1.88";
+
+/// Time limit of a command that builds.
+const BUILD: Duration = Duration::from_secs(600);
+
+/// Packages that the C side of feature `verbs` is built from.
+const VERBS: &[&str] =
+    &["gcc", "libclang-dev", "libibumad-dev", "libibverbs-dev", "librdmacm-dev", "pkg-config"];
+
+/// One thing to check.
+#[derive(Debug)]
+pub(crate) struct Floor {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    /// Debian packages without which it can't run.
+    pub(crate) packages: &'static [&'static str],
+    pub(crate) run: fn(&Context<'_>) -> Verdict,
+}
+
+/// What the floors know.
+#[derive(Debug)]
+pub(crate) struct Context<'a> {
+    /// The checkout.
+    pub(crate) root: &'a Path,
+    /// Debian packages that are not there.
+    pub(crate) missing: &'a [&'static str],
+}
+
+/// All of them, the quick ones first.
+pub(crate) const FLOORS: &[Floor] = &[
+    Floor { name: "format", about: "rustfmt would change nothing", packages: &[], run: format },
+    Floor {
+        name: "licences",
+        about: "every dependency's licence goes with MIT OR Apache-2.0",
+        packages: &[],
+        run: licences,
+    },
+    Floor { name: "msrv", about: "no dependency wants a newer Rust than 1.88", packages: &[], run: msrv },
+    Floor { name: "clippy", about: "no warnings, in any target", packages: &[], run: clippy },
+    Floor { name: "verbs", about: "no warnings with feature verbs", packages: VERBS, run: verbs },
+    Floor {
+        name: "sans-io",
+        about: "the engines build without a runtime and take no time or chance",
+        packages: &[],
+        run: sans_io,
+    },
+    Floor { name: "test", about: "unit, property and simulation tests", packages: &[], run: test },
+    Floor { name: "doc", about: "examples in the documentation", packages: &[], run: doc },
+    Floor {
+        name: "rustdoc",
+        about: "the documentation builds without warnings",
+        packages: &[],
+        run: rustdoc,
+    },
+    Floor { name: "tshark", about: "tshark decodes what we encode", packages: &["tshark"], run: tshark },
+    Floor { name: "guest", about: "Linux's own RDMA stack at the other end", packages: GUEST, run: guest },
+];
+
+const GUEST: &[&str] = &[
+    "busybox-static",
+    "gcc",
+    "ibverbs-providers",
+    "ibverbs-utils",
+    "iproute2",
+    "kmod",
+    "libibverbs-dev",
+    "librdmacm-dev",
+    "perftest",
+    "procps",
+    "qemu-system-x86",
+    "rdma-core",
+    "rdmacm-utils",
+    "xz-utils",
+];
+
+impl Floor {
+    /// What keeps it from running, if anything.
+    pub(crate) fn lacks(&self, context: &Context<'_>) -> Option<String> {
+        let lacking: Vec<&str> =
+            self.packages.iter().copied().filter(|name| context.missing.contains(name)).collect();
+        (!lacking.is_empty()).then(|| format!("not installed: {}", lacking.join(" ")))
+    }
+}
+
+impl Context<'_> {
+    fn cargo(&self, words: &[&str]) -> Command {
+        let mut command = Command::new("cargo");
+        command.args(words).current_dir(self.root);
+        command
+    }
+
+    fn check(&self, words: &[&str]) -> Result<(), String> {
+        process::run(&mut self.cargo(words), BUILD).result
+    }
+
+    /// Runs a test command and counts its cases.
+    fn cases(&self, words: &[&str]) -> Verdict {
+        let ended = process::run(&mut self.cargo(words), BUILD);
+        let tally = Tally::read(&ended.stdout);
+        let empty = tally.passed + tally.failed == 0;
+        let wrong = ended.result.err().or_else(|| empty.then(|| "no case ran".into()));
+        Verdict::Cases(tally, wrong)
+    }
+}
+
+fn format(context: &Context<'_>) -> Verdict {
+    Verdict::of(context.check(&["fmt", "--all", "--check"]))
+}
+
+fn licences(context: &Context<'_>) -> Verdict {
+    Verdict::of(Workspace::read(context.root).and_then(|workspace| workspace.check_licences()))
+}
+
+/// Use of a newer standard library is clippy's lint `incompatible_msrv`, denied in the workspace. Here: what the dependencies
+/// declare, and a build with that very toolchain where rustup has it.
+fn msrv(context: &Context<'_>) -> Verdict {
+    if let Err(reason) = Workspace::read(context.root).and_then(|workspace| workspace.check_msrv(MSRV)) {
+        return Verdict::Failed(reason);
+    }
+    let toolchain = format!("+{MSRV}");
+    if process::quiet(&mut context.cargo(&[&toolchain, "--version"]), BUILD).result.is_err() {
+        println!("toolchain {MSRV} is not installed: not built with it");
+        return Verdict::Held;
+    }
+    let target = context.root.join("target/msrv");
+    let words = [&toolchain, "check", "--workspace", "--locked"];
+    Verdict::of(process::run(context.cargo(&words).env("CARGO_TARGET_DIR", target), BUILD).result)
+}
+
+fn clippy(context: &Context<'_>) -> Verdict {
+    Verdict::of(context.check(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+}
+
+fn verbs(context: &Context<'_>) -> Verdict {
+    Verdict::of(Workspace::read(context.root).and_then(|workspace| {
+        for package in workspace.with_feature("verbs") {
+            let words = [
+                "clippy",
+                "--package",
+                package,
+                "--features",
+                "verbs",
+                "--all-targets",
+                "--",
+                "-D",
+                "warnings",
+            ];
+            context.check(&words)?;
+        }
+        Ok(())
+    }))
+}
+
+/// Without the feature `runtime` nothing but values and engines is left of these crates. What they must not call stands in
+/// clippy.toml; the workspace allows it, because shells may, and this floor does not.
+fn sans_io(context: &Context<'_>) -> Verdict {
+    let held = ["ibwire", "ibdev", "ibsoft", "ibcm"].into_iter().try_for_each(|package| {
+        let build = ["clippy", "--package", package, "--lib", "--no-default-features"];
+        let lints =
+            ["--", "-D", "warnings", "-D", "clippy::disallowed_methods", "-D", "clippy::disallowed_types"];
+        context.check(&[&build[..], &lints[..]].concat())
+    });
+    Verdict::of(held)
+}
+
+fn test(context: &Context<'_>) -> Verdict {
+    let workspace = match Workspace::read(context.root) {
+        Ok(workspace) => workspace,
+        Err(reason) => return Verdict::Failed(reason),
+    };
+    let own_floors = ["kernel", "tshark"];
+    let mut words = vec!["test", "--workspace", "--no-fail-fast", "--lib", "--bins", "--examples"];
+    for name in workspace.test_targets().into_iter().filter(|name| !own_floors.contains(name)) {
+        words.extend(["--test", name]);
+    }
+    context.cases(&words)
+}
+
+fn doc(context: &Context<'_>) -> Verdict {
+    context.cases(&["test", "--workspace", "--no-fail-fast", "--doc"])
+}
+
+fn rustdoc(context: &Context<'_>) -> Verdict {
+    let mut command = context.cargo(&["doc", "--workspace", "--no-deps"]);
+    Verdict::of(process::run(command.env("RUSTDOCFLAGS", "-D warnings"), BUILD).result)
+}
+
+fn tshark(context: &Context<'_>) -> Verdict {
+    context.cases(&["test", "--workspace", "--test", "tshark"])
+}
+
+fn guest(context: &Context<'_>) -> Verdict {
+    context.cases(&["test", "--workspace", "--test", "kernel"])
+}
