@@ -1,2 +1,7 @@
 //! .
 #![forbid(unsafe_code)]
+
+#[cfg(feature = "runtime")]
+mod pcap;
+#[cfg(feature = "runtime")]
+mod udp;
