@@ -19,7 +19,7 @@ fn main() -> ExitCode {
             name: "cm",
             setup: "setup-cm.sh",
             variables: Vec::new(),
-            helpers: &[],
+            helpers: &["cm_peer"],
             limit: Duration::from_secs(900),
         },
         &folder,
@@ -49,6 +49,8 @@ fn kernel_alone() -> Vec<Case> {
     vec![
         Case::new("kernel_rxe_is_up", "rxe_up.sh", &[]),
         Case::new("kernel_rping_to_itself", "rping_loop.sh", &["10.77.0.1"]),
+        Case::new("kernel_refuses_itself_v4", "cm_peer_loop.sh", &["10.77.0.1"]),
+        Case::new("kernel_refuses_itself_v6", "cm_peer_loop.sh", &["fd77::1"]),
         Case::new("kernel_ucmatose_to_itself_v4", "ucmatose_loop.sh", &["10.77.0.1"]),
         Case::new("kernel_ucmatose_to_itself_v6", "ucmatose_loop.sh", &["fd77::1"]),
     ]

@@ -4,22 +4,23 @@
 #     run NAME SECONDS SCRIPT [ARG...]     answered by "done NAME STATUS" when the case is over
 # Everything a case prints goes to /job/logs/NAME, which the host reads. The first answer is "ready" or "broken".
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C
-cd /job || exit
 source /job/env
+ln -s /proc/self/fd /dev/fd
 exec 3<>/dev/ttyS1
 stty -F /dev/ttyS1 raw -echo
 
 # A guest nobody waits for any more ends by itself.
 (sleep "$GUEST_SECONDS"; echo o >/proc/sysrq-trigger) &
 
-if bash -eu /job/setup.sh >/job/logs/setup 2>&1 </dev/null; then echo ready >&3; else echo broken >&3; fi
+if bash -eu -o pipefail /job/setup.sh >/job/logs/setup 2>&1 </dev/null; then echo ready >&3; else echo broken >&3; fi
 dmesg --clear
 
 set -m # each case in a process group of its own
 while read -r -u 3 verb name seconds script args; do
   [[ $verb == run ]] || break
+  cd "$(mktemp -d)" || break
   # shellcheck disable=SC2086 # args are words
-  timeout --kill-after=2 "$seconds" bash -eu "$GUEST_CASES/$script" $args >"/job/logs/$name" 2>&1 </dev/null &
+  timeout --kill-after=2 "$seconds" bash -eu -o pipefail "$GUEST_CASES/$script" $args >"/job/logs/$name" 2>&1 </dev/null &
   group=$!
   wait $group
   status=$?

@@ -2,5 +2,5 @@
 
 # listening PORT: waits until a program of the kernel's side listens there.
 listening() {
-  until rdma resource show cm_id | grep -q "state LISTEN.*:$1 "; do sleep 0.05; done
+  until rdma resource show cm_id | grep "state LISTEN.*:$1 " >/dev/null; do sleep 0.05; done
 }
