@@ -259,6 +259,55 @@ impl fmt::Debug for TimeCode {
     }
 }
 
+/// A 6-bit packet lifetime code: 4.096 us times 2^n, n in 0..=63.
+///
+/// What follows from it, such as a timeout, has the five bits of a [`TimeCode`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct PacketLifeTime(u8);
+
+impl PacketLifeTime {
+    /// The code, or `None` above 63.
+    pub const fn new(code: u8) -> Option<Self> {
+        if code <= 63 { Some(Self(code)) } else { None }
+    }
+
+    /// The low six bits of `raw`.
+    pub const fn truncate(raw: u8) -> Self {
+        Self(raw & 63)
+    }
+
+    /// The plain code.
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+
+    /// The code as a time code, saturating at 31, which is 2 h 26 min.
+    pub const fn time_code(self) -> TimeCode {
+        if self.0 > 31 { TimeCode::MAX } else { TimeCode(self.0) }
+    }
+}
+
+impl From<TimeCode> for PacketLifeTime {
+    fn from(code: TimeCode) -> Self {
+        Self(code.0)
+    }
+}
+
+impl fmt::Display for PacketLifeTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match TimeCode::new(self.0) {
+            Some(code) => fmt::Display::fmt(&code, f),
+            None => write!(f, "{} (over 2 h 26 min)", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for PacketLifeTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PacketLifeTime({self})")
+    }
+}
+
 /// A 5-bit RNR NAK timer code: how long a requester waits before it tries a receiver-not-ready peer again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct RnrTimer(u8);

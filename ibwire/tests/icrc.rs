@@ -1,5 +1,6 @@
 //! ICRC and VCRC against packets of Linux's rdma_rxe, of hardware and of the standard (spec/softhca.md 1.17).
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot read its data fails")]
 use std::net::SocketAddrV4;
 
 use ibwire::DecodeError;
