@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use ibwire::mad::ClassPortInfo;
 use ibwire::{FlowLabel, Gid, Guid, Lid, Mtu, Rate, RejReason, ServiceLevel};
 
 /// The additional reject information (ARI) of a REJ as bytes: at most 72, zero behind the valid ones.
@@ -77,6 +78,8 @@ pub enum RejectInfo {
     HopLimit(u8),
     /// With a rejected packet rate: one that would do.
     PacketRate(Rate),
+    /// With a redirection of port and CM: where to.
+    Redirect(ClassPortInfo),
     /// With a rejected path MTU: the largest that would do.
     PathMtu(Mtu),
     /// With a rejected class version: the highest that the peer speaks.
@@ -112,6 +115,7 @@ impl RejectInfo {
             RejReason::PRIMARY_PACKET_RATE | RejReason::ALTERNATE_PACKET_RATE => {
                 Some(Self::PacketRate(Rate(bytes[0] >> 2)))
             }
+            RejReason::PORT_AND_CM_REDIRECT => ClassPortInfo::parse(bytes).ok().map(Self::Redirect),
             RejReason::INVALID_PATH_MTU => Some(Self::PathMtu(Mtu(bytes[0] >> 4))),
             RejReason::UNSUPPORTED_CLASS_VERSION => Some(Self::ClassVersion(bytes[0])),
             RejReason::PRIMARY_FLOW_LABEL | RejReason::ALTERNATE_FLOW_LABEL => {
@@ -133,6 +137,7 @@ impl RejectInfo {
             Self::ServiceLevel(sl) => short(&[sl.get() << 4]),
             Self::TrafficClass(byte) | Self::HopLimit(byte) | Self::ClassVersion(byte) => short(&[byte]),
             Self::PacketRate(rate) => short(&[rate.0 << 2]),
+            Self::Redirect(info) => short(&info.to_bytes()),
             Self::PathMtu(mtu) => short(&[mtu.0 << 4]),
             Self::FlowLabel(label) => short(&super::number::u24_bytes(label.get() << 4)),
             Self::Bytes(ari) => ari,

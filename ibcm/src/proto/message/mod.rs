@@ -5,10 +5,10 @@
 //! decides anything: which message may come when is the engine's affair.
 
 mod ari;
+mod attribute;
 mod code;
 mod drep;
 mod dreq;
-mod header;
 mod ip_header;
 mod mra;
 mod number;
@@ -19,10 +19,10 @@ mod req;
 mod rtu;
 
 pub use ari::{Ari, RejectInfo};
+pub use attribute::Attribute;
 pub use code::{FailoverAccepted, MessageId, TransportService};
 pub use drep::Drep;
 pub use dreq::Dreq;
-pub use header::{Attribute, Header};
 pub use ip_header::{IpHeader, IpHeaderError};
 pub use mra::Mra;
 pub use number::{CmRetries, Eecn, RetryCount, VendorId};
@@ -32,14 +32,14 @@ pub use rep::Rep;
 pub use req::Req;
 pub use rtu::Rtu;
 
-use header::HeaderWire;
+use ibwire::mad::{MAD_LEN, MadHeader, Method, MgmtClass};
 use ibwire::{CommId, TransactionId};
 
-/// The length of a MAD, bytes.
-pub const MAD_LEN: usize = 256;
+/// The class version of IBTA 1.1 and later.
+pub const CLASS_VERSION: u8 = 2;
 
 /// What a MAD has behind its header, bytes.
-const PAYLOAD_LEN: usize = 232;
+const PAYLOAD_LEN: usize = MAD_LEN - MadHeader::LEN;
 
 /// A CM message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,8 +69,8 @@ pub enum DecodeError {
     #[error("MAD base version {0}")]
     BaseVersion(u8),
     /// The management class is not that of communication management.
-    #[error("management class {0:#04x}")]
-    Class(u8),
+    #[error("management class {0}")]
+    Class(MgmtClass),
     /// The class version is not 2.
     #[error("CM class version {version} in {attribute}")]
     ClassVersion {
@@ -85,15 +85,15 @@ pub enum DecodeError {
         /// The version that came.
         version: u8,
         /// The header of the REQ.
-        header: Header,
+        header: MadHeader,
         /// The sender's ID.
         local_comm_id: CommId,
     },
     /// The method is not Send.
-    #[error("method {method:#04x} with {attribute}")]
+    #[error("method {method} with {attribute}")]
     Method {
-        /// The method that came, response bit included.
-        method: u8,
+        /// The method that came.
+        method: Method,
         /// The attribute that came.
         attribute: Attribute,
     },
@@ -110,25 +110,26 @@ impl Message {
     ///
     /// # Errors
     /// [`DecodeError`] if it is no CM message, or none that this SDK speaks. Any bytes are read without panic.
-    pub fn decode(mad: &[u8; MAD_LEN]) -> Result<(Header, Self), DecodeError> {
-        let (header, payload) = HeaderWire::split(mad);
-        let (attribute, method) = (header.attribute(), header.method);
-        if header.base_version != 1 {
+    pub fn decode(mad: &[u8; MAD_LEN]) -> Result<(MadHeader, Self), DecodeError> {
+        let header = MadHeader::parse(mad).expect("24 of 256 bytes");
+        let payload = mad.last_chunk().expect("232 of 256 bytes");
+        let MadHeader { class_version: version, method, .. } = header;
+        let attribute = Attribute::from(header.attribute);
+        if header.base_version != MadHeader::BASE_VERSION {
             return Err(DecodeError::BaseVersion(header.base_version));
         }
-        if header.class != HeaderWire::CLASS {
+        if header.class != MgmtClass::CM {
             return Err(DecodeError::Class(header.class));
         }
-        let version = header.class_version;
-        if version != HeaderWire::CLASS_VERSION {
-            return Err(if method == HeaderWire::SEND && attribute == Attribute::REQ {
+        if version != CLASS_VERSION {
+            return Err(if method == Method::SEND && attribute == Attribute::REQ {
                 let local_comm_id = Req::decode(payload).local_comm_id;
-                DecodeError::ReqClassVersion { version, header: header.value(), local_comm_id }
+                DecodeError::ReqClassVersion { version, header, local_comm_id }
             } else {
                 DecodeError::ClassVersion { version, attribute }
             });
         }
-        if method != HeaderWire::SEND {
+        if method != Method::SEND {
             return Err(DecodeError::Method { method, attribute });
         }
         let message = match attribute {
@@ -142,12 +143,14 @@ impl Message {
             known if known.name().is_some() => return Err(DecodeError::Unsupported(known)),
             unknown => return Err(DecodeError::UnknownAttribute(unknown)),
         };
-        Ok((header.value(), message))
+        Ok((header, message))
     }
 
     /// Writes the whole MAD: status 0, attribute modifier 0.
     pub fn encode(&self, tid: TransactionId, mad: &mut [u8; MAD_LEN]) {
-        let payload = HeaderWire::send(self.attribute(), tid, mad);
+        MadHeader::new(MgmtClass::CM, CLASS_VERSION, Method::SEND, self.attribute().into(), tid)
+            .write_to(mad);
+        let payload = mad.last_chunk_mut().expect("232 of 256 bytes");
         match self {
             Self::Req(message) => message.encode(payload),
             Self::Mra(message) => message.encode(payload),

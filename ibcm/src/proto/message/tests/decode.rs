@@ -5,7 +5,7 @@ use ibwire::{Lid, PrivateData};
 use super::golden::{self, golden_req, vector};
 use super::*;
 
-fn req_with(change: impl FnOnce(&mut [u8; MAD_LEN])) -> Result<(Header, Message), DecodeError> {
+fn req_with(change: impl FnOnce(&mut [u8; MAD_LEN])) -> Result<(MadHeader, Message), DecodeError> {
     let mut mad = vector(Attribute::REQ, golden::REQ, 0x55);
     change(&mut mad);
     Message::decode(&mad)
@@ -14,18 +14,18 @@ fn req_with(change: impl FnOnce(&mut [u8; MAD_LEN])) -> Result<(Header, Message)
 #[test]
 fn each_refusal_has_its_cause() {
     assert_eq!(req_with(|mad| mad[0] = 2), Err(DecodeError::BaseVersion(2)));
-    assert_eq!(req_with(|mad| mad[1] = 0x03), Err(DecodeError::Class(0x03)));
+    assert_eq!(req_with(|mad| mad[1] = 0x03), Err(DecodeError::Class(MgmtClass::SA)));
     assert_eq!(
         req_with(|mad| mad[3] = 0x01),
-        Err(DecodeError::Method { method: 0x01, attribute: Attribute::REQ })
+        Err(DecodeError::Method { method: Method(0x01), attribute: Attribute::REQ })
     );
     assert_eq!(
         req_with(|mad| mad[3] = 0x83),
-        Err(DecodeError::Method { method: 0x83, attribute: Attribute::REQ })
+        Err(DecodeError::Method { method: Method(0x83), attribute: Attribute::REQ })
     );
     assert_eq!(
         req_with(|mad| (mad[3], mad[17]) = (0x01, 0x01)),
-        Err(DecodeError::Method { method: 0x01, attribute: Attribute::CLASS_PORT_INFO })
+        Err(DecodeError::Method { method: Method(0x01), attribute: Attribute::CLASS_PORT_INFO })
     );
     for attribute in 0x17..=0x1c {
         let got = req_with(|mad| mad[17] = attribute);
@@ -40,7 +40,8 @@ fn each_refusal_has_its_cause() {
 
 #[test]
 fn a_req_of_another_class_version_can_be_answered() {
-    let header = Header { tid: TransactionId(0x1122_3344_5566_7788), attribute_modifier: 0 };
+    let tid = TransactionId(0x1122_3344_5566_7788);
+    let header = MadHeader { class_version: 1, ..header_of(&golden_req().into(), tid) };
     let local_comm_id = CommId(0xa1a2_a3a4);
     assert_eq!(
         req_with(|mad| mad[2] = 1),

@@ -37,7 +37,7 @@ fn check(mad: [u8; MAD_LEN], message: impl Into<Message>) {
     let message = message.into();
     let (header, decoded) = Message::decode(&mad).unwrap();
     assert_eq!(decoded, message);
-    assert_eq!(header, Header { tid: TID, attribute_modifier: 0 });
+    assert_eq!(header, header_of(&message, TID));
     assert_eq!(encoded(&message, TID), mad);
 }
 

@@ -9,6 +9,11 @@ mod reject;
 
 use super::*;
 
+/// The header that our own messages carry.
+fn header_of(message: &Message, tid: TransactionId) -> MadHeader {
+    MadHeader::new(MgmtClass::CM, 2, Method::SEND, message.attribute().into(), tid)
+}
+
 /// A MAD from a hex dump; blanks are skipped, what is missing is `fill`.
 fn mad_from_hex(hex: &str, fill: u8) -> [u8; MAD_LEN] {
     let digits: Vec<u8> = hex.bytes().filter(u8::is_ascii_hexdigit).collect();

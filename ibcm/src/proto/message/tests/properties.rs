@@ -160,7 +160,7 @@ proptest! {
         let tid = TransactionId(tid);
         let mad = encoded(&message, tid);
         let (header, decoded) = Message::decode(&mad).unwrap();
-        prop_assert_eq!(header, Header { tid, attribute_modifier: 0 });
+        prop_assert_eq!(header, header_of(&message, tid));
         prop_assert_eq!(&decoded, &message);
         prop_assert_eq!(decoded.attribute(), message.attribute());
     }

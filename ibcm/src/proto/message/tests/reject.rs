@@ -1,6 +1,7 @@
 //! The additional information of a REJ, by reason.
 
-use ibwire::{CommId, FlowLabel, Gid, Guid, Lid, Mtu, PrivateData, Rate, RejReason, ServiceLevel};
+use ibwire::mad::{ClassPortInfo, Redirect};
+use ibwire::{CommId, FlowLabel, Gid, Guid, Lid, Mtu, PrivateData, QKey, Qpn, Rate, RejReason, ServiceLevel};
 
 use super::golden::vector;
 use super::*;
@@ -49,6 +50,13 @@ fn each_reason_has_its_shape() {
     for reason in [RejReason::PRIMARY_PACKET_RATE, RejReason::ALTERNATE_PACKET_RATE] {
         check(reason, &[7 << 2], RejectInfo::PacketRate(Rate::GBPS_40));
     }
+    let redirect = ClassPortInfo {
+        base_version: 1,
+        class_version: 2,
+        redirect: Redirect { gid, lid: Lid(7), qpn: Qpn::GSI, qkey: QKey::GSI, ..Redirect::default() },
+        ..ClassPortInfo::default()
+    };
+    check(RejReason::PORT_AND_CM_REDIRECT, &redirect.to_bytes(), RejectInfo::Redirect(redirect));
     check(RejReason::INVALID_PATH_MTU, &[0x40], RejectInfo::PathMtu(Mtu::B2048));
     check(RejReason::UNSUPPORTED_CLASS_VERSION, &[2], RejectInfo::ClassVersion(2));
     for reason in [RejReason::PRIMARY_FLOW_LABEL, RejReason::ALTERNATE_FLOW_LABEL] {
