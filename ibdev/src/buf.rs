@@ -1,13 +1,20 @@
 //! Owned message buffers.
 
+use std::any::Any;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Weak};
 
-/// The registration of a buffer's memory with a device. Dropped, the memory is deregistered.
+use bytes::BytesMut;
+
+/// The registration of memory with a device: of one buffer, or of the block that several buffers are parts of.
+/// Dropped, the memory is deregistered; the device may do that later and elsewhere, because it can be slow.
 pub trait MemoryKey: fmt::Debug + Send + Sync {
     /// The key that local work requests name.
     fn lkey(&self) -> u32;
+
+    /// Downcast for the device that made it, which so tells its own buffers from those of others.
+    fn as_any(&self) -> &dyn Any;
 }
 
 /// Where a buffer goes when it is dropped: its pool, or the receive queue that it came from.
@@ -21,23 +28,25 @@ pub trait BufHome: fmt::Debug + Send + Sync {
 /// It moves into an operation and comes back with its result. Its capacity never changes, so the device may keep
 /// the address while it holds the buffer. Dropped, it returns to its pool if it has one.
 pub struct Buf {
-    /// Never grows or shrinks after construction: a device may hold its address.
-    memory: Vec<u8>,
-    len: usize,
+    /// Before `memory`, so that the last buffer of a block ends its registration before its memory.
     key: Option<Arc<dyn MemoryKey>>,
+    /// Never grows, shrinks or moves after construction: a device may hold its address.
+    memory: BytesMut,
+    len: usize,
     home: Option<Weak<dyn BufHome>>,
 }
 
 impl Buf {
     /// A buffer of `len` zero bytes that no device has registered. Only devices that need no keys take it.
     pub fn unregistered(len: usize) -> Self {
-        Self { memory: vec![0; len], len, key: None, home: None }
+        Self { key: None, memory: BytesMut::zeroed(len), len, home: None }
     }
 
-    /// A buffer over memory that a device has registered; its length is the whole of `memory`.
+    /// A buffer over memory that a device has registered; its length is the whole of `memory`, which may be a part
+    /// of a larger registered block (`BytesMut::split_to` leaves the bytes where they are).
     #[doc(hidden)]
-    pub fn registered(memory: Vec<u8>, key: Arc<dyn MemoryKey>) -> Self {
-        Self { len: memory.len(), memory, key: Some(key), home: None }
+    pub fn registered(memory: BytesMut, key: Arc<dyn MemoryKey>) -> Self {
+        Self { key: Some(key), len: memory.len(), memory, home: None }
     }
 
     /// Makes `home` the place where this buffer goes when it is dropped.
@@ -104,7 +113,7 @@ impl Drop for Buf {
     fn drop(&mut self) {
         if let Some(home) = self.home.take().and_then(|home| home.upgrade()) {
             let memory = std::mem::take(&mut self.memory);
-            home.give_back(Self { len: memory.len(), memory, key: self.key.take(), home: None });
+            home.give_back(Self { key: self.key.take(), len: memory.len(), memory, home: None });
         }
     }
 }
@@ -163,6 +172,31 @@ mod tests {
         assert_eq!((back.len(), back.capacity()), (8, 8));
         drop(back);
         assert!(shelf.0.lock().unwrap().is_empty());
+    }
+
+    #[derive(Debug)]
+    struct Key;
+
+    impl MemoryKey for Key {
+        fn lkey(&self) -> u32 {
+            7
+        }
+
+        fn as_any(&self) -> &dyn Any {
+            self
+        }
+    }
+
+    #[test]
+    fn buffers_of_one_registered_block_stay_where_they_are() {
+        let mut block = BytesMut::zeroed(12);
+        let (start, key) = (block.as_ptr() as usize, Arc::new(Key));
+        for i in 0..3 {
+            let mut buf = Buf::registered(block.split_to(4), key.clone());
+            assert_eq!(buf.memory_mut().as_ptr() as usize, start + 4 * i);
+            assert_eq!((buf.capacity(), buf.memory_key().map(|key| key.lkey())), (4, Some(7)));
+        }
+        assert_eq!(Arc::strong_count(&key), 1);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::{
     PostError, RecvWr, SendWr,
 };
 
-/// An open HCA.
+/// An open HCA. It may belong to the async runtime in which it was opened: what waits is woken only while that runs.
 ///
 /// Slow calls may take milliseconds of firmware time. Dropping the future of a slow call leaves nothing behind:
 /// what it created is destroyed.
@@ -25,7 +25,8 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// The port's attributes at this moment. Ports are numbered from 1.
     fn port(&self, port: u8) -> Result<PortAttr, DeviceError>;
 
-    /// The port's GID table; unused entries are left out.
+    /// The port's GID table; unused entries are left out. May read the system's tables: keep the answer and ask again
+    /// upon [`DeviceEvent::GidChange`].
     fn gids(&self, port: u8) -> Result<Vec<GidEntry>, DeviceError>;
 
     /// The port's P_Key table; the position is the index.
@@ -45,7 +46,7 @@ pub trait Device: fmt::Debug + Send + Sync {
     async fn create_cq(&self, capacity: u32) -> Result<Arc<dyn CompletionQueue>, DeviceError>;
 
     /// Creates a queue pair in RESET. Slow. Dropping it destroys the QP: posted work never completes, its buffers
-    /// return to their homes.
+    /// return to their homes. Destroying may be slow too, so the device may do it a little later and elsewhere.
     async fn create_qp(&self, spec: QpSpec) -> Result<Arc<dyn QueuePair>, DeviceError>;
 
     /// Allocates `count` buffers of `len` bytes that this device can send from and receive into. Slow.
@@ -63,7 +64,8 @@ pub trait CompletionQueue: fmt::Debug + Send + Sync {
     /// Appends at most `max` completions to `out` and returns how many.
     fn poll(&self, out: &mut Vec<Completion>, max: usize) -> usize;
 
-    /// Ready when completions may be waiting. Wakes the last task that asked, once; poll again after it is ready.
+    /// Ready when completions may be waiting. Wakes the last task that asked, once; poll again after it is ready: a
+    /// device that has to be armed first is ready at once, because completions may have come before it was.
     fn poll_notified(&self, cx: &mut Context<'_>) -> Poll<()>;
 
     /// Downcast for the device that made it.

@@ -16,6 +16,6 @@ pub enum DeviceEvent {
     CommEstablished(Qpn),
     /// The QP went to the error state by itself.
     QpError(Qpn),
-    /// The device is gone; nothing follows.
+    /// The device is gone; nothing follows, maybe not even completions of what is posted.
     Gone,
 }

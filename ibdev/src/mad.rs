@@ -80,7 +80,8 @@ impl MadSource {
 pub struct OutgoingMad {
     /// Where it goes.
     pub to: MadAddr,
-    /// Its 256 bytes, header included.
+    /// Its 256 bytes, header included. umad puts bits of its own into the upper half of the transaction ID unless
+    /// the method is a response, and a CM message never is: a peer's transaction ID comes back to it changed.
     pub mad: [u8; MAD_LEN],
 }
 
@@ -93,9 +94,12 @@ pub struct ReceivedMad {
     pub mad: [u8; MAD_LEN],
 }
 
-/// The right to send and receive MADs of one class on one port. Dropped, the class is free again.
+/// The right to send and receive MADs of one class on one port. Dropped, the class is free again; what was sent before
+/// still goes out.
 pub trait MadAgent: fmt::Debug + Send + Sync {
-    /// Sends from the front of `batch` while the send window has room; what remains did not fit. Never blocks.
+    /// Sends from the front of `batch` while the send window has room; what remains did not fit. Never blocks: where
+    /// the system's own call does (umad waits up to a second for an unknown neighbour) the device has a queue, and
+    /// the window is its length. MADs to different ports may overtake each other.
     /// A MAD that the network refuses counts as sent and lost: the device counts it.
     ///
     /// # Errors

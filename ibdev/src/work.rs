@@ -65,7 +65,7 @@ pub struct Completion {
     pub id: u64,
     /// The QP that it was posted to.
     pub qpn: Qpn,
-    /// How it ended. With an error only `id`, `qpn` and `buf` mean anything.
+    /// How it ended. With an error only `id`, `qpn`, `op` and `buf` mean anything.
     pub status: Status,
     /// Which queue it was on and what it was.
     pub op: CompletionOp,
