@@ -38,6 +38,7 @@ pub struct TransportPacket<'a> {
     bth: Bth,
     extended: &'a [u8],
     payload: &'a [u8],
+    padding: &'a [u8],
 }
 
 impl<'a> TransportPacket<'a> {
@@ -56,15 +57,17 @@ impl<'a> TransportPacket<'a> {
         }
         let headers = Bth::LEN + bth.opcode.headers_len();
         let pad = usize::from(bth.pad);
-        let payload = bytes
-            .len()
-            .checked_sub(pad)
-            .and_then(|end| bytes.get(headers..end))
-            .ok_or(too_short(headers + pad))?;
+        let end =
+            bytes.len().checked_sub(pad).filter(|&end| end >= headers).ok_or(too_short(headers + pad))?;
         if bth.version != 0 {
             return Err(PacketError::BadVersion(bth.version));
         }
-        Ok(Self { bth, extended: &bytes[Bth::LEN..headers], payload })
+        Ok(Self {
+            bth,
+            extended: &bytes[Bth::LEN..headers],
+            payload: &bytes[headers..end],
+            padding: &bytes[end..],
+        })
     }
 
     /// The base transport header.
@@ -77,6 +80,12 @@ impl<'a> TransportPacket<'a> {
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         self.payload
+    }
+
+    /// The padding, as many bytes as the pad count says. Senders write zeros; nobody has to.
+    #[inline]
+    pub fn padding(&self) -> &'a [u8] {
+        self.padding
     }
 
     /// The DETH, if the opcode has one.
