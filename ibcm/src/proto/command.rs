@@ -1,0 +1,162 @@
+//! What an endpoint is told to do.
+
+use std::time::Instant;
+
+use ibwire::{Gid, PrivateData, Qpn, RejReason, ServiceId, TimeCode};
+
+use super::message::RejectInfo;
+use super::path::Path;
+
+/// Where to listen, for [`Endpoint::listen`](super::Endpoint::listen).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Listen {
+    /// The service to offer.
+    pub service_id: ServiceId,
+    /// Only requests for this port, from 1. Default: any port.
+    pub port: Option<u8>,
+    /// Only requests for this GID. Default: any of ours.
+    pub local_gid: Option<Gid>,
+    /// How many requests may be undecided, neither accepted nor rejected, at once; the next one is dropped, and
+    /// its sender repeats it. At least 1. Default 128.
+    pub backlog: usize,
+}
+
+impl Listen {
+    /// Any port and GID, backlog 128.
+    pub const fn new(service_id: ServiceId) -> Self {
+        Self { service_id, port: None, local_gid: None, backlog: 128 }
+    }
+}
+
+/// A request to send, for [`Endpoint::connect`](super::Endpoint::connect).
+///
+/// Communication ID, transaction ID and starting PSN are drawn by the endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Connect {
+    /// The way to the peer.
+    pub path: Path,
+    /// The service wanted there.
+    pub service_id: ServiceId,
+    /// Our queue pair. It must be in INIT.
+    pub qpn: Qpn,
+    /// RDMA reads and atomics of the peer that our QP serves at once; 0 also closes our memory to them. `None`, the
+    /// default: as many as the device can. More than that is invalid.
+    pub responder_resources: Option<u8>,
+    /// RDMA reads and atomics that our QP will have outstanding. `None`, the default: as many as the device can. More
+    /// than that is invalid.
+    pub initiator_depth: Option<u8>,
+    /// Transport retries, for both QPs, 0..=7. Default 7.
+    pub retry_count: u8,
+    /// RNR retries, for the peer's QP, 0..=7; 7, the default, is for ever.
+    pub rnr_retry_count: u8,
+    /// Within which time the peer shall answer, flight time not counted. Default 20 (4.3 s).
+    pub response_timeout: TimeCode,
+    /// Within which time we answer the peer's reply, flight time both ways included. Default 20 (4.3 s).
+    pub local_response_timeout: TimeCode,
+    /// How often REQ, REP and DREQ may be re-sent, 0..=15. Default 15.
+    pub max_cm_retries: u8,
+    /// Our QP uses a shared receive queue.
+    pub srq: bool,
+    /// Our receive queue returns end-to-end credits.
+    pub end_to_end_flow_control: bool,
+    /// For the peer's application.
+    pub private_data: PrivateData<92>,
+    /// When to give up waiting for the reply, whatever retries are left and however busy the peer says it is.
+    /// `None`, the default: retries and MRAs decide, and MRAs can stretch each wait to
+    /// [`Config::max_mra_wait`](super::Config::max_mra_wait).
+    pub deadline: Option<Instant>,
+}
+
+impl Connect {
+    /// A request with the defaults named at the fields.
+    pub const fn new(path: Path, service_id: ServiceId, qpn: Qpn) -> Self {
+        Self {
+            path,
+            service_id,
+            qpn,
+            responder_resources: None,
+            initiator_depth: None,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            response_timeout: TimeCode::truncate(20),
+            local_response_timeout: TimeCode::truncate(20),
+            max_cm_retries: 15,
+            srq: false,
+            end_to_end_flow_control: false,
+            private_data: PrivateData::EMPTY,
+            deadline: None,
+        }
+    }
+}
+
+/// How to accept a request, for [`Endpoint::accept`](super::Endpoint::accept).
+///
+/// What became of an alternate path in the REQ is the endpoint's answer: none is loaded yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Accept {
+    /// Our queue pair.
+    pub qpn: Qpn,
+    /// RDMA reads and atomics of the peer that our QP serves at once. `None`, the default:
+    /// [`Request::responder_resources`](super::Request::responder_resources). More than that is invalid.
+    pub responder_resources: Option<u8>,
+    /// RDMA reads and atomics that our QP will have outstanding. `None`, the default:
+    /// [`Request::initiator_depth`](super::Request::initiator_depth). More than that is invalid.
+    pub initiator_depth: Option<u8>,
+    /// RNR retries, for the peer's QP, 0..=7; 7, the default, is for ever.
+    pub rnr_retry_count: u8,
+    /// Our QP uses a shared receive queue.
+    pub srq: bool,
+    /// Our receive queue returns end-to-end credits.
+    pub end_to_end_flow_control: bool,
+    /// For the peer's application.
+    pub private_data: PrivateData<196>,
+    /// When to give up waiting for the RTU. `None`, the default: as with [`Connect::deadline`].
+    pub deadline: Option<Instant>,
+}
+
+impl Accept {
+    /// Acceptance with the defaults named at the fields.
+    pub const fn new(qpn: Qpn) -> Self {
+        Self {
+            qpn,
+            responder_resources: None,
+            initiator_depth: None,
+            rnr_retry_count: 7,
+            srq: false,
+            end_to_end_flow_control: false,
+            private_data: PrivateData::EMPTY,
+            deadline: None,
+        }
+    }
+}
+
+/// Why a request or reply is rejected, for [`Endpoint::reject`](super::Endpoint::reject).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reject {
+    /// The reason.
+    pub reason: RejReason,
+    /// What goes with the reason.
+    pub info: RejectInfo,
+    /// For the peer's application.
+    pub private_data: PrivateData<148>,
+}
+
+impl Reject {
+    /// A rejection without information or private data.
+    pub const fn new(reason: RejReason) -> Self {
+        Self { reason, info: RejectInfo::None, private_data: PrivateData::EMPTY }
+    }
+}
+
+/// How to disconnect, for [`Endpoint::disconnect`](super::Endpoint::disconnect).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Disconnect {
+    /// For the peer's application.
+    pub private_data: PrivateData<220>,
+    /// When to give up waiting for the DREP. `None`, the default: when the retries of the REQ are used up.
+    pub deadline: Option<Instant>,
+}

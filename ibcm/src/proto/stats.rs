@@ -1,0 +1,81 @@
+//! Counters of an endpoint.
+
+/// Declares [`Stats`] and its names in one place.
+macro_rules! stats {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counters since the endpoint was made. Each message that is dropped counts in exactly one `dropped_…`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        #[non_exhaustive]
+        pub struct Stats {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Stats {
+            /// Each counter with its name, for exporters.
+            pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+        }
+    };
+}
+
+stats! {
+    /// MADs taken in, whatever became of them.
+    mads_received,
+    /// MADs handed out.
+    mads_sent,
+    /// REQs, REPs and DREQs sent again because no answer came.
+    resent,
+    /// MRAs sent because a request or reply was undecided for long.
+    mras_sent,
+    /// REPs, RTUs, REJs, MRAs and DREPs sent again in answer to a repeated message.
+    repeated_answers,
+    /// Requests handed to a listener.
+    requests,
+    /// Connections established, both sides.
+    established,
+    /// REQs and REPs that were never answered.
+    timeouts,
+    /// DREQs that were never answered.
+    disconnect_timeouts,
+    /// Rejections received.
+    rejections_received,
+    /// Rejections sent, repeated ones not counted.
+    rejections_sent,
+    /// Connections found stale: the peer reused their QP or ID.
+    stale,
+    /// Get and Set MADs answered.
+    class_queries,
+    /// Base version other than 1.
+    dropped_base_version,
+    /// Not of the CM class.
+    dropped_class,
+    /// Class version other than 2; REQs are rejected besides.
+    dropped_class_version,
+    /// A method that is not for us.
+    dropped_method,
+    /// A CM message that this version does not speak: SIDR, LAP, APR, SAP, SPR.
+    dropped_unsupported,
+    /// An attribute that is no CM message.
+    dropped_unknown_attribute,
+    /// A message that breaks its own rules: an MRA for no message, a REP without a QP.
+    dropped_malformed,
+    /// For no connection, or with IDs that do not match one.
+    dropped_unknown_id,
+    /// The IDs of a connection, but from another address than its peer's.
+    dropped_foreign_source,
+    /// A DREQ that names another QP.
+    dropped_wrong_qpn,
+    /// A REQ, REP or RTU that came again and needs no answer.
+    dropped_duplicate,
+    /// A message that means nothing in the connection's state.
+    dropped_state,
+    /// A REQ that found its listener's backlog full.
+    dropped_backlog,
+    /// An answer not sent: too many for one source in one second.
+    dropped_answer_rate,
+    /// An answer not sent: too many were waiting to be sent.
+    dropped_answer_queue,
+    /// A REP whose ID another connection with that peer has.
+    dropped_id_taken,
+}
