@@ -1,4 +1,5 @@
 //! Shared pieces of the tests.
 #![forbid(unsafe_code)]
 
+pub mod decode;
 pub mod guest;
