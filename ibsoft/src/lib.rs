@@ -5,3 +5,5 @@
 mod pcap;
 #[cfg(feature = "runtime")]
 mod udp;
+
+pub mod engine;

@@ -1,0 +1,50 @@
+//! What an engine is made with.
+
+use ibdev::{DeviceAttr, GidEntry, PortAttr};
+use ibwire::PKey;
+
+/// What an [`Engine`](super::Engine) is made with.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The device: its limits are the engine's.
+    pub device: DeviceAttr,
+    /// The ports in order, the first is port 1.
+    pub ports: Vec<PortConfig>,
+    /// Most QPs at a time.
+    pub max_qps: u32,
+    /// Packets that a connected QP has in flight at most, 1..=65535. Keep it below what the peer's receive buffer
+    /// holds (spec/softhca.md 6.2).
+    pub window: u16,
+    /// MADs of one agent that wait for the link at most.
+    pub mad_send_window: usize,
+    /// Received MADs that wait for one agent at most; more are dropped and counted.
+    pub mad_recv_queue: usize,
+    /// Seed of everything random.
+    pub rng_seed: [u8; 32],
+}
+
+impl Config {
+    /// A device with `ports` and a window of 64 packets; set what differs.
+    pub fn new(device: DeviceAttr, ports: Vec<PortConfig>, rng_seed: [u8; 32]) -> Self {
+        Self {
+            device,
+            ports,
+            max_qps: 1 << 17,
+            window: 64,
+            mad_send_window: 128,
+            mad_recv_queue: 4096,
+            rng_seed,
+        }
+    }
+}
+
+/// A port of an engine at the start.
+#[derive(Debug, Clone)]
+pub struct PortConfig {
+    /// Its attributes. The number is set from its position.
+    pub attr: PortAttr,
+    /// Its GID table.
+    pub gids: Vec<GidEntry>,
+    /// Its P_Key table; the position is the index.
+    pub pkeys: Vec<PKey>,
+}

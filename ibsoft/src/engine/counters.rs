@@ -1,0 +1,118 @@
+//! What an engine counts.
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])* $name:ident,)*) => {
+        /// What an engine has counted since it was made. Every dropped packet is in exactly one `drop_…`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        #[non_exhaustive]
+        pub struct Counters {
+            $($(#[doc = $doc])* pub $name: u64,)*
+        }
+
+        impl Counters {
+            /// All counters with their names, for people and exporters.
+            pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Packets that the link handed in.
+    rx_packets,
+    /// Their bytes, BTH through padding.
+    rx_bytes,
+    /// Packets handed to the link.
+    tx_packets,
+    /// Their bytes, BTH through padding.
+    tx_bytes,
+    /// Packets that were not sent because their port is down.
+    drop_tx_port_down,
+    /// Packets that arrived on a port that is down or does not exist.
+    drop_port_down,
+    /// Shorter than their headers and padding.
+    drop_malformed,
+    /// Another version of the transport header.
+    drop_version,
+    /// Opcodes that nobody here knows.
+    drop_opcode,
+    /// Congestion notifications; there is no congestion control.
+    drop_cnp,
+    /// No such QP.
+    drop_unknown_qp,
+    /// For QP0, which this device does not have.
+    drop_smi,
+    /// Multicast that no QP is attached to.
+    drop_multicast,
+    /// The opcode belongs to another transport than the QP's.
+    drop_transport,
+    /// The QP's state does not take it.
+    drop_state,
+    /// The source is not the connection's peer, or the destination not this port.
+    drop_address,
+    /// P_Key mismatches.
+    drop_pkey,
+    /// Q_Key mismatches.
+    drop_qkey,
+    /// Datagrams for which no receive was posted.
+    drop_ud_no_receive,
+    /// Datagrams longer than the posted receive, which stays posted.
+    drop_ud_too_long,
+    /// MADs that do not have 256 bytes or base version 1.
+    drop_mad_malformed,
+    /// MADs of classes or methods that no agent takes.
+    drop_mad_no_agent,
+    /// MADs for agents whose receive queue is full.
+    drop_mad_queue_full,
+    /// MADs to addresses that the port cannot reach: sent and lost.
+    drop_mad_unroutable,
+    /// Requests ahead of a gap: the first is answered with a NAK, the others with silence.
+    drop_out_of_sequence,
+    /// Requests that were executed before: acknowledged again, not executed.
+    drop_duplicate,
+    /// Requests for which no receive was posted, answered with RNR NAK.
+    drop_rnr,
+    /// Requests that break the protocol or ask for what the QP does not allow, answered with NAK; the QP fails.
+    drop_invalid_request,
+    /// Responses to what was acknowledged before.
+    drop_stale_response,
+    /// Responses to what was never sent.
+    drop_future_response,
+    /// Responses with a reserved syndrome.
+    drop_syndrome,
+    /// Responses that do not fit the request.
+    drop_bad_response,
+    /// NAKs that change nothing: repeated ones, and sequence NAKs while the peer is not ready.
+    drop_repeated_nak,
+    /// ACKs sent.
+    acks_sent,
+    /// Sequence NAKs sent.
+    sequence_naks_sent,
+    /// RNR NAKs sent.
+    rnr_naks_sent,
+    /// NAKs sent that end the connection.
+    fatal_naks_sent,
+    /// Sequence NAKs received and acted on.
+    sequence_naks_received,
+    /// RNR NAKs received and acted on.
+    rnr_naks_received,
+    /// Ack timeouts.
+    timeouts,
+    /// Packets sent again.
+    retransmitted,
+    /// QPs that failed by themselves.
+    qp_errors,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_fields() {
+        let counters = Counters { drop_cnp: 7, ..Counters::default() };
+        assert_eq!(counters.named().find(|&(name, _)| name == "drop_cnp"), Some(("drop_cnp", 7)));
+        assert_eq!(counters.named().map(|(_, n)| n).sum::<u64>(), 7);
+    }
+}

@@ -1,0 +1,81 @@
+//! Completion queues.
+
+use std::collections::VecDeque;
+
+use ibdev::{Buf, Completion, DeviceError};
+use ibwire::Qpn;
+
+/// Names a completion queue of an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CqId(pub(super) u32);
+
+/// A completion queue. Work requests reserve their places when their QP is created, so it never overflows.
+#[derive(Debug)]
+pub(super) struct Cq {
+    capacity: u32,
+    /// Sum of the work requests of the queues that complete here.
+    reserved: u32,
+    /// How many queues complete here.
+    users: u32,
+    /// Completions with the slots of their QPs.
+    queue: VecDeque<(u32, Completion)>,
+}
+
+impl Cq {
+    pub(super) fn new(capacity: u32) -> Self {
+        Self { capacity, reserved: 0, users: 0, queue: VecDeque::new() }
+    }
+
+    /// Reserves places for the work requests of one queue.
+    pub(super) fn reserve(&mut self, work_requests: u32) -> Result<(), DeviceError> {
+        let free = self.capacity - self.reserved;
+        if work_requests > free {
+            return Err(DeviceError::Limit {
+                what: "work requests for the rest of the completion queue",
+                value: work_requests.into(),
+                limit: free.into(),
+            });
+        }
+        self.reserved += work_requests;
+        self.users += 1;
+        Ok(())
+    }
+
+    /// Gives the places of one queue back.
+    pub(super) fn release(&mut self, work_requests: u32) {
+        self.reserved -= work_requests;
+        self.users -= 1;
+    }
+
+    pub(super) fn in_use(&self) -> bool {
+        self.users > 0
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Adds a completion and returns whether the queue was empty.
+    pub(super) fn push(&mut self, slot: u32, completion: Completion) -> bool {
+        self.queue.push_back((slot, completion));
+        self.queue.len() == 1
+    }
+
+    pub(super) fn pop(&mut self) -> Option<(u32, Completion)> {
+        self.queue.pop_front()
+    }
+
+    /// Takes out the completions of one QP.
+    pub(super) fn purge(&mut self, qpn: Qpn, into: &mut Vec<Buf>) {
+        if !self.queue.iter().any(|(_, completion)| completion.qpn == qpn) {
+            return;
+        }
+        for (slot, completion) in std::mem::take(&mut self.queue) {
+            if completion.qpn == qpn {
+                into.push(completion.buf);
+            } else {
+                self.queue.push_back((slot, completion));
+            }
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! QP1, the general services interface: MAD agents (spec/softhca.md 3.4).
+
+use std::collections::VecDeque;
+
+use ibdev::{AgentSpec, DeviceError, MAD_LEN, MadSource, OutgoingMad, ReceivedMad};
+use ibwire::packet::{Bth, Deth, Opcode};
+use ibwire::{PKey, Psn, QKey, Qpn};
+
+use super::EngineEvent;
+use super::net::{Egress, Ingress, NetHeader, write_packet};
+use super::shared::Shared;
+
+/// Names a MAD agent of an engine. Never used again for another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AgentId(u32);
+
+#[derive(Debug)]
+struct Agent {
+    id: AgentId,
+    spec: AgentSpec,
+    received: VecDeque<ReceivedMad>,
+    /// MADs of this agent that wait for the link.
+    sending: usize,
+    /// Whether a MAD did not fit the send window.
+    refused: bool,
+}
+
+/// A MAD on its way out.
+#[derive(Debug)]
+struct Sending {
+    agent: AgentId,
+    port: u8,
+    net: NetHeader,
+    qpn: Qpn,
+    qkey: QKey,
+    pkey: PKey,
+    mad: [u8; MAD_LEN],
+}
+
+/// QP1 of all ports.
+#[derive(Debug)]
+pub(super) struct Gsi {
+    agents: Vec<Agent>,
+    last_id: u32,
+    sending: VecDeque<Sending>,
+    psn: Psn,
+    send_window: usize,
+    recv_queue: usize,
+}
+
+/// The fields of a MAD header that say whom it is for.
+struct MadClass {
+    class: u8,
+    method: u8,
+}
+
+impl MadClass {
+    const BASE_VERSION: u8 = 1;
+    /// The method bit of responses.
+    const RESPONSE: u8 = 0x80;
+
+    /// Reads the header, `None` if the base version is another one.
+    fn read(mad: &[u8; MAD_LEN]) -> Option<Self> {
+        let [base_version, class, _class_version, method, ..] = *mad;
+        (base_version == Self::BASE_VERSION).then_some(Self { class, method })
+    }
+
+    /// Whether a MAD is for the agent with this registration on the same port.
+    fn is_for(&self, spec: &AgentSpec) -> bool {
+        self.class == spec.class && (self.method & Self::RESPONSE != 0 || spec.methods.contains(&self.method))
+    }
+}
+
+impl Gsi {
+    pub(super) fn new(psn: Psn, send_window: usize, recv_queue: usize) -> Self {
+        Self { agents: Vec::new(), last_id: 0, sending: VecDeque::new(), psn, send_window, recv_queue }
+    }
+
+    fn agent(&self, id: AgentId) -> Option<&Agent> {
+        self.agents.iter().find(|agent| agent.id == id)
+    }
+
+    fn agent_mut(&mut self, id: AgentId) -> Option<&mut Agent> {
+        self.agents.iter_mut().find(|agent| agent.id == id)
+    }
+
+    pub(super) fn open(&mut self, spec: AgentSpec) -> Result<AgentId, DeviceError> {
+        if self.agents.iter().any(|agent| (agent.spec.port, agent.spec.class) == (spec.port, spec.class)) {
+            return Err(DeviceError::InUse {
+                what: "the management class",
+                holder: "another MAD agent on the same port of this device",
+            });
+        }
+        self.last_id += 1;
+        let id = AgentId(self.last_id);
+        self.agents.push(Agent { id, spec, received: VecDeque::new(), sending: 0, refused: false });
+        Ok(id)
+    }
+
+    /// What the agent has sent still leaves.
+    pub(super) fn close(&mut self, id: AgentId) {
+        self.agents.retain(|agent| agent.id != id);
+    }
+
+    pub(super) fn room(&self, id: AgentId) -> usize {
+        self.agent(id).map_or(0, |agent| self.send_window.saturating_sub(agent.sending))
+    }
+
+    pub(super) fn waiting(&self, id: AgentId) -> usize {
+        self.agent(id).map_or(0, |agent| agent.received.len())
+    }
+
+    pub(super) fn send(&mut self, id: AgentId, batch: &mut VecDeque<OutgoingMad>, shared: &mut Shared) {
+        let window = self.send_window;
+        let Some(agent) = self.agents.iter_mut().find(|agent| agent.id == id) else { return };
+        while agent.sending < window {
+            let Some(OutgoingMad { to, mad }) = batch.pop_front() else { return };
+            let way = shared.port(to.av.port).and_then(|port| {
+                let pkey = *port.pkeys.get(usize::from(to.pkey_index))?;
+                Some((port.resolve(&to.av).ok()?, pkey))
+            });
+            match way.filter(|_| to.av.port == agent.spec.port) {
+                Some((net, pkey)) => {
+                    agent.sending += 1;
+                    let port = to.av.port;
+                    self.sending.push_back(Sending {
+                        agent: id,
+                        port,
+                        net,
+                        qpn: to.qpn,
+                        qkey: to.qkey,
+                        pkey,
+                        mad,
+                    });
+                }
+                None => {
+                    tracing::debug!(to = ?to.av, "no way to send this MAD");
+                    shared.counters.drop_mad_unroutable += 1;
+                }
+            }
+        }
+        agent.refused |= !batch.is_empty();
+    }
+
+    pub(super) fn receive(&mut self, id: AgentId, out: &mut Vec<ReceivedMad>, max: usize) -> usize {
+        let Some(agent) = self.agent_mut(id) else { return 0 };
+        let count = agent.received.len().min(max);
+        out.extend(agent.received.drain(..count));
+        count
+    }
+
+    /// Appends the next MAD to `out`.
+    pub(super) fn poll_transmit(&mut self, out: &mut Vec<u8>, shared: &mut Shared) -> Option<Egress> {
+        let Sending { agent, port, net, qpn, qkey, pkey, mad } = self.sending.pop_front()?;
+        let bth = Bth { pkey, ..Bth::new(Opcode::UD_SEND_ONLY, qpn, self.psn) };
+        self.psn = self.psn.offset(1);
+        let deth = Deth::new(self.own_key(qkey), Qpn::GSI).to_bytes();
+        let len = write_packet(out, bth, &[&deth], &mad);
+        if let Some(agent) = self.agent_mut(agent) {
+            agent.sending -= 1;
+            if std::mem::take(&mut agent.refused) {
+                shared.events.push_back(EngineEvent::MadRoom(agent.id));
+            }
+        }
+        Some(Egress { port, net, qpn: Qpn::GSI, len })
+    }
+
+    /// The Q_Key to send: a privileged one stands for the key of QP1 itself.
+    const fn own_key(&self, asked: QKey) -> QKey {
+        if asked.is_privileged() { QKey::GSI } else { asked }
+    }
+
+    /// Handles a packet for QP1.
+    pub(super) fn handle_packet(&mut self, ingress: &Ingress<'_>, shared: &mut Shared) {
+        let packet = &ingress.packet;
+        let Some(port) = shared.port(ingress.port) else { return };
+        let arrival = port.arrival(ingress.net);
+        let pkey_index = port.pkeys.iter().position(|pkey| pkey.matches(packet.bth().pkey));
+        let counters = &mut shared.counters;
+        if packet.bth().opcode != Opcode::UD_SEND_ONLY {
+            counters.drop_transport += 1;
+            return;
+        }
+        let Some(arrival) = arrival else {
+            counters.drop_address += 1;
+            return;
+        };
+        let Some(pkey_index) = pkey_index else {
+            counters.drop_pkey += 1;
+            return;
+        };
+        let Some(deth) = packet.deth().filter(|deth| deth.qkey == QKey::GSI) else {
+            counters.drop_qkey += 1;
+            return;
+        };
+        let Ok(mad) = <[u8; MAD_LEN]>::try_from(packet.payload()) else {
+            counters.drop_mad_malformed += 1;
+            return;
+        };
+        let Some(class) = MadClass::read(&mad) else {
+            counters.drop_mad_malformed += 1;
+            return;
+        };
+        let takes = |agent: &&mut Agent| agent.spec.port == ingress.port && class.is_for(&agent.spec);
+        let Some(agent) = self.agents.iter_mut().find(takes) else {
+            counters.drop_mad_no_agent += 1;
+            return;
+        };
+        if agent.received.len() >= self.recv_queue {
+            counters.drop_mad_queue_full += 1;
+            return;
+        }
+        let from = MadSource {
+            port: ingress.port,
+            slid: ingress.net.slid,
+            sl: ingress.net.sl,
+            path_bits: arrival.path_bits,
+            qpn: deth.src_qp,
+            pkey_index: pkey_index as u16,
+            grh: arrival.grh,
+        };
+        agent.received.push_back(ReceivedMad { from, mad });
+        if agent.received.len() == 1 {
+            shared.events.push_back(EngineEvent::MadReady(agent.id));
+        }
+    }
+}

@@ -1,0 +1,455 @@
+//! The transport engine: a state machine that speaks InfiniBand's transport layer.
+//!
+//! No socket, no clock, no runtime: packets and times come in by [`Engine::handle_packet`] and
+//! [`Engine::handle_timeout`], packets go out by [`Engine::poll_transmit`]. What is between BTH and padding is made
+//! and read here; what is around it (IP or LRH and GRH, ICRC, VCRC) is the link's, which hands over verified packets
+//! only.
+//!
+//! After any call the link
+//! 1. polls [`poll_transmit`](Engine::poll_transmit) until it has nothing more,
+//! 2. polls [`poll_event`](Engine::poll_event) likewise,
+//! 3. calls [`handle_timeout`](Engine::handle_timeout) no later than [`poll_timeout`](Engine::poll_timeout) says.
+//!
+//! Acknowledgements are coalesced between two polls of the first kind: a link that has read a batch of packets hands
+//! them all in, then polls; it keeps batches below the window of a peer (some 64 packets).
+//!
+//! ```
+//! use ibdev::{DeviceAttr, qp::QpType};
+//! use ibsoft::engine::{Config, Engine, QpCreate};
+//! # fn ports() -> Vec<ibsoft::engine::PortConfig> { Vec::new() }
+//! let mut engine = Engine::new(Config::new(DeviceAttr::new("soft", ibwire::Guid(1), 1), ports(), [7; 32]));
+//! let cq = engine.create_cq(64)?;
+//! let create = QpCreate { kind: QpType::Rc, send_cq: cq, recv_cq: cq, max_send_wr: 32, max_recv_wr: 32 };
+//! let qpn = engine.create_qp(&create)?;
+//! assert!(engine.create_qp(&create).is_err(), "the CQ holds the work requests of one QP only");
+//! # assert!(qpn.get() > 1);
+//! # Ok::<(), ibdev::DeviceError>(())
+//! ```
+
+mod config;
+mod counters;
+mod cq;
+mod gsi;
+mod net;
+mod port;
+mod qp;
+mod rc;
+mod requester;
+mod responder;
+mod shared;
+mod table;
+mod timer;
+mod ud;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use ibdev::qp::Transition;
+use ibdev::{
+    AgentSpec, Buf, Completion, DeviceAttr, DeviceError, DeviceEvent, GidEntry, OutgoingMad, PortAttr,
+    PostError, ReceivedMad, RecvWr, SendWr,
+};
+use ibwire::packet::{PacketError, Transport, TransportPacket};
+use ibwire::{PKey, Psn, Qpn};
+use rand::rngs::ChaCha8Rng;
+use rand::{RngExt, SeedableRng};
+use slab::Slab;
+
+pub use config::{Config, PortConfig};
+pub use counters::Counters;
+pub use cq::CqId;
+pub use gsi::AgentId;
+pub use net::{Egress, NetHeader, NetRoute};
+pub use qp::QpCreate;
+
+use cq::Cq;
+use gsi::Gsi;
+use net::Ingress;
+use port::Port;
+use qp::{Kind, Qp};
+use shared::Shared;
+use table::QpTable;
+
+/// Packets of one QP in a row before another one gets its turn: what a link can send with one GSO call.
+const BURST: u32 = 64;
+
+/// The state that a QP has which is not there any more.
+const DESTROYED: &str = "destroyed";
+
+/// Something happened that someone may wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EngineEvent {
+    /// The completion queue is not empty any more.
+    CqReady(CqId),
+    /// The agent's receive queue is not empty any more.
+    MadReady(AgentId),
+    /// The agent's send window, which was too small for a batch, has room again.
+    MadRoom(AgentId),
+    /// What the device reports to its users.
+    Device(DeviceEvent),
+}
+
+/// The transport engine of one HCA. See the [module](self).
+#[derive(Debug)]
+pub struct Engine {
+    shared: Shared,
+    qps: QpTable,
+    gsi: Gsi,
+    rng: ChaCha8Rng,
+    max_qps: usize,
+    /// Packets sent in a row by the QP at the head of the ring.
+    burst: u32,
+}
+
+impl Engine {
+    /// An engine without queues.
+    pub fn new(config: Config) -> Self {
+        let mut rng = ChaCha8Rng::from_seed(config.rng_seed);
+        let psn = Psn::truncate(rng.random());
+        Self {
+            gsi: Gsi::new(psn, config.mad_send_window, config.mad_recv_queue),
+            shared: Shared {
+                device: config.device,
+                window: config.window,
+                ports: config
+                    .ports
+                    .into_iter()
+                    .zip(1..)
+                    .map(|(port, number)| Port::new(number, port))
+                    .collect(),
+                cqs: Slab::new(),
+                events: VecDeque::new(),
+                counters: Counters::default(),
+                timers: timer::Timers::default(),
+                ready: VecDeque::new(),
+            },
+            qps: QpTable::new(),
+            rng,
+            max_qps: (config.max_qps as usize).min(QpTable::MAX_QPS),
+            burst: 0,
+        }
+    }
+
+    /// What the device is and can do.
+    pub fn device(&self) -> &DeviceAttr {
+        &self.shared.device
+    }
+
+    /// The port's attributes, `None` if there is no such port.
+    pub fn port(&self, port: u8) -> Option<&PortAttr> {
+        self.shared.port(port).map(|port| &port.attr)
+    }
+
+    /// The port's GID table, empty if there is no such port.
+    pub fn gids(&self, port: u8) -> &[GidEntry] {
+        self.shared.port(port).map_or(&[], |port| &port.gids)
+    }
+
+    /// The port's P_Key table, empty if there is no such port.
+    pub fn pkeys(&self, port: u8) -> &[PKey] {
+        self.shared.port(port).map_or(&[], |port| &port.pkeys)
+    }
+
+    /// What has been counted.
+    pub fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    /// Changes the attributes of the port `attr.number`; a change of state is reported. A port that is not active
+    /// sends and receives nothing: what its QPs send is lost.
+    pub fn set_port(&mut self, attr: PortAttr) {
+        let Some(index) = usize::from(attr.number).checked_sub(1) else { return };
+        let Some(port) = self.shared.ports.get_mut(index) else { return };
+        let was_up = port.is_up();
+        port.attr = attr;
+        match (was_up, port.is_up()) {
+            (false, true) => self.shared.device_event(DeviceEvent::PortUp(attr.number)),
+            (true, false) => self.shared.device_event(DeviceEvent::PortDown(attr.number)),
+            _ => {}
+        }
+    }
+
+    /// Replaces the GID table of a port and reports it. Connections keep the addresses that they were made with.
+    pub fn set_gids(&mut self, port: u8, gids: Vec<GidEntry>) {
+        let Some(index) = usize::from(port).checked_sub(1) else { return };
+        let Some(entry) = self.shared.ports.get_mut(index) else { return };
+        entry.gids = gids;
+        self.shared.device_event(DeviceEvent::GidChange(port));
+    }
+
+    /// Creates a completion queue.
+    ///
+    /// # Errors
+    /// [`DeviceError::Limit`] for a capacity beyond the device's.
+    pub fn create_cq(&mut self, capacity: u32) -> Result<CqId, DeviceError> {
+        let limit = self.shared.device.max_cqe;
+        if capacity > limit {
+            return Err(DeviceError::Limit {
+                what: "completion queue for",
+                value: capacity.into(),
+                limit: limit.into(),
+            });
+        }
+        Ok(CqId(self.shared.cqs.insert(Cq::new(capacity)) as u32))
+    }
+
+    /// Destroys a completion queue.
+    ///
+    /// # Errors
+    /// [`DeviceError::InUse`] while QPs complete on it.
+    pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), DeviceError> {
+        if self.shared.cq(cq).is_some_and(|cq| cq.in_use()) {
+            return Err(DeviceError::InUse {
+                what: "the completion queue",
+                holder: "a QP: destroy that first",
+            });
+        }
+        self.shared.cqs.try_remove(cq.0 as usize);
+        Ok(())
+    }
+
+    /// How many completions wait.
+    pub fn cq_len(&self, cq: CqId) -> usize {
+        self.shared.cqs.get(cq.0 as usize).map_or(0, Cq::len)
+    }
+
+    /// Appends at most `max` completions to `out` and returns how many. Their work requests' places in the queues
+    /// are free again.
+    pub fn poll_cq(&mut self, cq: CqId, out: &mut Vec<Completion>, max: usize) -> usize {
+        let Some(cq) = self.shared.cq(cq) else { return 0 };
+        let count = cq.len().min(max);
+        out.reserve(count);
+        for _ in 0..count {
+            let Some((slot, completion)) = cq.pop() else { break };
+            if let Some(qp) = self.qps.at_mut(slot) {
+                qp.side(completion.op).used -= 1;
+            }
+            out.push(completion);
+        }
+        count
+    }
+
+    /// Creates a queue pair in RESET, with a random number.
+    ///
+    /// # Errors
+    /// [`DeviceError::Limit`] if there are too many QPs, a queue is longer than the device's limit, or the
+    /// completion queues have no room for all its work requests; [`DeviceError::Unsupported`] for another transport;
+    /// [`DeviceError::Gone`] for a completion queue that was destroyed.
+    pub fn create_qp(&mut self, create: &QpCreate) -> Result<Qpn, DeviceError> {
+        let kind = Kind::new(create.kind)?;
+        let limit = |what, value: u32, limit: u32| {
+            if value > limit {
+                return Err(DeviceError::Limit { what, value: value.into(), limit: limit.into() });
+            }
+            Ok(())
+        };
+        limit("QPs", self.qps.len() as u32 + 1, self.max_qps as u32)?;
+        limit("send queue for", create.max_send_wr, self.shared.device.max_qp_wr)?;
+        limit("receive queue for", create.max_recv_wr, self.shared.device.max_qp_wr)?;
+        self.shared.cq(create.send_cq).ok_or(DeviceError::Gone)?.reserve(create.max_send_wr)?;
+        let reserved = match self.shared.cq(create.recv_cq) {
+            Some(cq) => cq.reserve(create.max_recv_wr),
+            None => Err(DeviceError::Gone),
+        };
+        if let Err(error) = reserved {
+            if let Some(cq) = self.shared.cq(create.send_cq) {
+                cq.release(create.max_send_wr);
+            }
+            return Err(error);
+        }
+        Ok(self.qps.insert(&mut self.rng, |qpn, slot| Qp::new(qpn, slot, kind, create)))
+    }
+
+    /// Destroys a queue pair. Posted work never completes, and completions that were not polled are taken out of
+    /// the completion queues. All their buffers are returned.
+    #[must_use = "dropped, the buffers go home: not under a lock that their homes take"]
+    pub fn destroy_qp(&mut self, qpn: Qpn) -> Vec<Buf> {
+        match self.qps.remove(qpn) {
+            Some(qp) => qp.dissolve(&mut self.shared),
+            None => Vec::new(),
+        }
+    }
+
+    /// Changes the state of a queue pair (spec/softhca.md 2.11).
+    ///
+    /// Going to RESET returns the buffers of posted work and of completions that were not polled, which are gone:
+    /// drop them where their homes can take them. Other transitions return none. RDMA and atomic attributes are
+    /// checked against the device's limits; nothing uses them yet.
+    ///
+    /// # Errors
+    /// [`DeviceError::State`] for a transition that the state table does not have, [`DeviceError::Limit`] for an
+    /// attribute out of range, [`DeviceError::Unsupported`] for an address that the port cannot reach or for
+    /// attributes of another transport.
+    pub fn modify(&mut self, qpn: Qpn, transition: Transition) -> Result<Vec<Buf>, DeviceError> {
+        let qp = self.qps.get_mut(qpn).ok_or(DeviceError::State { state: DESTROYED })?;
+        qp.modify(transition, &mut self.shared)
+    }
+
+    /// Posts sends from the front of `work` in order; what remains after an error was not posted.
+    ///
+    /// # Errors
+    /// See [`PostError`]. A datagram longer than the port's MTU is [`PostError::TooLong`].
+    pub fn post_send(&mut self, qpn: Qpn, work: &mut VecDeque<SendWr>) -> Result<(), PostError> {
+        let qp = self.qps.get_mut(qpn).ok_or(PostError::State { state: DESTROYED })?;
+        qp.post_send(work, &mut self.shared)
+    }
+
+    /// Posts receives from the front of `work` in order; what remains after an error was not posted.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    pub fn post_recv(&mut self, qpn: Qpn, work: &mut VecDeque<RecvWr>) -> Result<(), PostError> {
+        let qp = self.qps.get_mut(qpn).ok_or(PostError::State { state: DESTROYED })?;
+        qp.post_recv(work, &mut self.shared)
+    }
+
+    /// Registers for the MADs of one class on one port: unsolicited ones with the methods in `spec`, and responses.
+    ///
+    /// # Errors
+    /// [`DeviceError::InUse`] if there is an agent for the class already, [`DeviceError::Limit`] for a port that
+    /// does not exist.
+    pub fn open_agent(&mut self, spec: AgentSpec) -> Result<AgentId, DeviceError> {
+        if self.shared.port(spec.port).is_none() {
+            let limit = self.shared.ports.len() as u64;
+            return Err(DeviceError::Limit { what: "port", value: spec.port.into(), limit });
+        }
+        self.gsi.open(spec)
+    }
+
+    /// Frees the class. What the agent sent still leaves; what it received is gone.
+    pub fn close_agent(&mut self, agent: AgentId) {
+        self.gsi.close(agent);
+    }
+
+    /// Sends MADs from the front of `batch` while the agent's window has room; if some remain, an
+    /// [`EngineEvent::MadRoom`] follows. A MAD to an address that the agent's port cannot reach counts as sent and
+    /// lost (`drop_mad_unroutable`).
+    pub fn send_mads(&mut self, agent: AgentId, batch: &mut VecDeque<OutgoingMad>) {
+        self.gsi.send(agent, batch, &mut self.shared);
+    }
+
+    /// How many MADs the agent's send window takes now.
+    pub fn mad_room(&self, agent: AgentId) -> usize {
+        self.gsi.room(agent)
+    }
+
+    /// How many received MADs wait.
+    pub fn mad_len(&self, agent: AgentId) -> usize {
+        self.gsi.waiting(agent)
+    }
+
+    /// Appends at most `max` received MADs to `out` and returns how many.
+    pub fn poll_mads(&mut self, agent: AgentId, out: &mut Vec<ReceivedMad>, max: usize) -> usize {
+        self.gsi.receive(agent, out, max)
+    }
+
+    /// Handles a packet that arrived on `port`: `bytes` from the BTH through the padding, without the ICRC, which
+    /// the link has checked. What is wrong with it is counted, see [`Counters`].
+    pub fn handle_packet(&mut self, now: Instant, port: u8, net: &NetHeader, bytes: &[u8]) {
+        let counters = &mut self.shared.counters;
+        counters.rx_packets += 1;
+        counters.rx_bytes += bytes.len() as u64;
+        if !self.shared.port(port).is_some_and(Port::is_up) {
+            self.shared.counters.drop_port_down += 1;
+            return;
+        }
+        let counters = &mut self.shared.counters;
+        let packet = match TransportPacket::parse(bytes) {
+            Ok(packet) => packet,
+            Err(error) => {
+                *match error {
+                    PacketError::TooShort { .. } => &mut counters.drop_malformed,
+                    PacketError::UnknownOpcode(_) => &mut counters.drop_opcode,
+                    PacketError::BadVersion(_) => &mut counters.drop_version,
+                } += 1;
+                return;
+            }
+        };
+        let bth = packet.bth();
+        if bth.opcode.transport() == Transport::CNP {
+            counters.drop_cnp += 1;
+            return;
+        }
+        let dest = bth.dest_qp;
+        let ingress = Ingress { port, net, packet, len: bytes.len() };
+        match dest {
+            Qpn::GSI => self.gsi.handle_packet(&ingress, &mut self.shared),
+            Qpn::SMI => counters.drop_smi += 1,
+            Qpn::MULTICAST => counters.drop_multicast += 1,
+            _ => match self.qps.get_mut(dest) {
+                Some(qp) => qp.handle_packet(now, &ingress, &mut self.shared),
+                None => counters.drop_unknown_qp += 1,
+            },
+        }
+    }
+
+    /// Appends the next packet to `out`, BTH through padding, and says where it goes; `None` when there is nothing
+    /// to send. MADs come first; packets of one QP come in a row.
+    pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Egress> {
+        loop {
+            let start = out.len();
+            let egress = match self.gsi.poll_transmit(out, &mut self.shared) {
+                Some(egress) => egress,
+                None => self.poll_ring(now, out)?,
+            };
+            let counters = &mut self.shared.counters;
+            counters.tx_packets += 1;
+            counters.tx_bytes += egress.len as u64;
+            if self.shared.port(egress.port).is_some_and(Port::is_up) {
+                return Some(egress);
+            }
+            self.shared.counters.drop_tx_port_down += 1;
+            out.truncate(start);
+        }
+    }
+
+    /// The next packet of a QP, each in its turn.
+    fn poll_ring(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Egress> {
+        loop {
+            let slot = *self.shared.ready.front()?;
+            if self.burst >= BURST {
+                self.burst = 0;
+                self.shared.ready.rotate_left(1);
+                continue;
+            }
+            self.burst += 1;
+            let qp = self.qps.at_mut(slot);
+            let egress = match qp {
+                Some(qp) => {
+                    let egress = qp.poll_transmit(now, out, &mut self.shared);
+                    qp.ready = egress.is_some();
+                    egress
+                }
+                None => None,
+            };
+            if egress.is_some() {
+                return egress;
+            }
+            self.burst = 0;
+            self.shared.ready.pop_front();
+        }
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<EngineEvent> {
+        self.shared.events.pop_front()
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout), `None` for never. May be earlier than anything is due.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.shared.timers.next()
+    }
+
+    /// Does what is due: retransmissions, ends of receiver-not-ready waits.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(slot) = self.shared.timers.expire(now) {
+            if let Some(qp) = self.qps.at_mut(slot) {
+                qp.handle_timeout(now, &mut self.shared);
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Between engine and link: the network layer's fields, and packets on their way out.
+
+use std::net::IpAddr;
+
+use ibdev::LinkLayer;
+use ibwire::icrc::Icrc;
+use ibwire::packet::{Bth, Grh, GrhArea, Ipv4Header, TransportPacket, UdpHeader};
+use ibwire::{FlowLabel, Gid, Lid, Qpn, ServiceLevel};
+
+/// What stands in front of the BTH: LRH and GRH on InfiniBand, the IP header on RoCE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NetHeader {
+    /// Source LID; [`Lid::NONE`] on RoCE.
+    pub slid: Lid,
+    /// Destination LID; [`Lid::NONE`] on RoCE.
+    pub dlid: Lid,
+    /// Service level; 0 on RoCE.
+    pub sl: ServiceLevel,
+    /// GRH or IP header; always there on RoCE.
+    pub route: Option<NetRoute>,
+}
+
+/// GRH or IP header of a packet. GIDs that are IPv4-mapped stand for IPv4 on RoCE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NetRoute {
+    /// Source.
+    pub sgid: Gid,
+    /// Destination.
+    pub dgid: Gid,
+    /// Flow label; 0 with IPv4.
+    pub flow_label: FlowLabel,
+    /// Traffic class, TOS with IPv4.
+    pub traffic_class: u8,
+    /// Hop limit, TTL with IPv4.
+    pub hop_limit: u8,
+    /// IPv4 identification of a received packet as far as the link knows it; else 0. Only a datagram's GRH area
+    /// shows it.
+    pub ip_id: u16,
+}
+
+impl NetHeader {
+    /// The header of a RoCE packet.
+    pub const fn roce(route: NetRoute) -> Self {
+        Self { slid: Lid::NONE, dlid: Lid::NONE, sl: ServiceLevel::truncate(0), route: Some(route) }
+    }
+
+    /// The 40 bytes in front of a datagram with `transport_len` bytes from the BTH through the padding
+    /// (spec/softhca.md 1.15). Zeros if there was no GRH.
+    pub(super) fn grh_area(&self, link_layer: LinkLayer, transport_len: usize) -> [u8; GrhArea::LEN] {
+        let Some(route) = self.route else { return [0; GrhArea::LEN] };
+        let behind = transport_len + Icrc::LEN;
+        let grh = |len: usize, next_header| {
+            GrhArea::Grh(Grh {
+                traffic_class: route.traffic_class,
+                flow_label: route.flow_label,
+                payload_len: len as u16,
+                next_header,
+                hop_limit: route.hop_limit,
+                sgid: route.sgid,
+                dgid: route.dgid,
+            })
+        };
+        let area = match (link_layer, route.sgid.to_ip(), route.dgid.to_ip()) {
+            (LinkLayer::Ethernet, IpAddr::V4(src), IpAddr::V4(dst)) => GrhArea::Ipv4(
+                Ipv4Header {
+                    tos: route.traffic_class,
+                    total_len: (Ipv4Header::LEN + UdpHeader::LEN + behind) as u16,
+                    id: route.ip_id,
+                    flags_fragment: Ipv4Header::DONT_FRAGMENT,
+                    ttl: route.hop_limit,
+                    protocol: Ipv4Header::UDP,
+                    checksum: 0,
+                    src,
+                    dst,
+                }
+                .with_checksum(),
+            ),
+            (LinkLayer::Ethernet, ..) => grh(UdpHeader::LEN + behind, Grh::NEXT_UDP),
+            _ => grh(behind, Grh::NEXT_BTH),
+        };
+        area.to_bytes()
+    }
+}
+
+/// A packet that has arrived.
+#[derive(Debug)]
+pub(super) struct Ingress<'a> {
+    /// The local port, from 1.
+    pub(super) port: u8,
+    pub(super) net: &'a NetHeader,
+    pub(super) packet: TransportPacket<'a>,
+    /// Bytes from the BTH through the padding.
+    pub(super) len: usize,
+}
+
+/// A packet to send. Its bytes, BTH through padding, were appended to the buffer given to
+/// [`Engine::poll_transmit`](super::Engine::poll_transmit); the link puts the network layer in front and the ICRC
+/// behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Egress {
+    /// The local port that it leaves by, from 1.
+    pub port: u8,
+    /// Where it goes. Its source is the port's own address.
+    pub net: NetHeader,
+    /// The QP that sends it; [`Qpn::GSI`] for MADs.
+    pub qpn: Qpn,
+    /// How many bytes were appended, a multiple of 4.
+    pub len: usize,
+}
+
+/// Appends a packet, padding included, and returns its length.
+pub(super) fn write_packet(out: &mut Vec<u8>, bth: Bth, extended: &[&[u8]], payload: &[u8]) -> usize {
+    let start = out.len();
+    let pad = Bth::pad_for(payload.len());
+    out.extend_from_slice(&Bth { pad, ..bth }.to_bytes());
+    for header in extended {
+        out.extend_from_slice(header);
+    }
+    out.extend_from_slice(payload);
+    out.resize(out.len() + usize::from(pad), 0);
+    out.len() - start
+}

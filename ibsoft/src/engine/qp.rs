@@ -1,0 +1,431 @@
+//! Queue pairs: attributes, states, queues.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use ibdev::qp::{Init, QpType, Rtr, Rts, Transition};
+use ibdev::{Buf, CompletionOp, DeviceError, DeviceEvent, PostError, RecvWr, SendOp, SendWr, Status};
+use ibwire::packet::Transport;
+use ibwire::{PKey, Qpn};
+
+use super::cq::CqId;
+use super::net::{Egress, Ingress};
+use super::rc::Rc;
+use super::shared::{Shared, Side};
+use super::ud::Ud;
+
+/// What a queue pair is created with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QpCreate {
+    /// Transport.
+    pub kind: QpType,
+    /// Where sends complete.
+    pub send_cq: CqId,
+    /// Where receives complete; may be the same.
+    pub recv_cq: CqId,
+    /// Most sends outstanding: posted, and their completions not polled.
+    pub max_send_wr: u32,
+    /// Most receives outstanding: posted, and their completions not polled.
+    pub max_recv_wr: u32,
+}
+
+/// The state of a QP (IBTA vol. 1, 10.3; spec/softhca.md 2.11).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Reset,
+    Init,
+    ReadyToReceive,
+    ReadyToSend,
+    Error,
+}
+
+impl State {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Reset => "RESET",
+            Self::Init => "INIT",
+            Self::ReadyToReceive => "RTR",
+            Self::ReadyToSend => "RTS",
+            Self::Error => "ERR",
+        }
+    }
+}
+
+/// A work request that failed and takes its QP with it.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Failure {
+    /// The oldest send ends with this status.
+    Send(Status),
+    /// A request of the peer failed; the first receive ends with this status if it was in use.
+    Recv(Option<Status>),
+}
+
+/// What differs by transport.
+#[derive(Debug)]
+pub(super) enum Kind {
+    Rc(Box<Rc>),
+    Ud(Box<Ud>),
+}
+
+impl Kind {
+    /// # Errors
+    /// [`DeviceError::Unsupported`] for a transport that this engine does not have.
+    pub(super) fn new(kind: QpType) -> Result<Self, DeviceError> {
+        match kind {
+            QpType::Rc => Ok(Self::Rc(Box::new(Rc::new()))),
+            QpType::Ud => Ok(Self::Ud(Box::default())),
+            _ => Err(DeviceError::Unsupported { what: "this QP type" }),
+        }
+    }
+
+    fn pop_send(&mut self) -> Option<SendWr> {
+        match self {
+            Self::Rc(rc) => rc.requester.pop(),
+            Self::Ud(ud) => ud.pop(),
+        }
+    }
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(super) struct Qp {
+    pub(super) qpn: Qpn,
+    pub(super) slot: u32,
+    /// Whether it stands in the ring of QPs that may have packets to send.
+    pub(super) ready: bool,
+    state: State,
+    port: u8,
+    pkey: PKey,
+    sq: Side,
+    rq: Side,
+    receives: VecDeque<RecvWr>,
+    kind: Kind,
+}
+
+impl Qp {
+    pub(super) fn new(qpn: Qpn, slot: u32, kind: Kind, create: &QpCreate) -> Self {
+        let side = |cq, op, max| Side { cq, slot, qpn, op, max, used: 0 };
+        Self {
+            qpn,
+            slot,
+            ready: false,
+            state: State::Reset,
+            port: 0,
+            pkey: PKey::default(),
+            sq: side(create.send_cq, CompletionOp::Send, create.max_send_wr),
+            rq: side(create.recv_cq, CompletionOp::Recv, create.max_recv_wr),
+            receives: VecDeque::new(),
+            kind,
+        }
+    }
+
+    pub(super) fn side(&mut self, op: CompletionOp) -> &mut Side {
+        match op {
+            CompletionOp::Recv => &mut self.rq,
+            _ => &mut self.sq,
+        }
+    }
+
+    /// Makes a transition of the state table.
+    ///
+    /// # Errors
+    /// See [`Engine::modify`](super::Engine::modify).
+    pub(super) fn modify(
+        &mut self,
+        transition: Transition,
+        shared: &mut Shared,
+    ) -> Result<Vec<Buf>, DeviceError> {
+        use State::{Init as Initialized, ReadyToReceive, ReadyToSend, Reset};
+        match (self.state, transition) {
+            (_, Transition::Reset) => return Ok(self.reset(shared)),
+            (Reset | Initialized, Transition::Init(init)) => self.init(&init, shared)?,
+            (Initialized, Transition::Rtr(rtr)) => self.ready_to_receive(&rtr, shared)?,
+            (Initialized, Transition::DatagramRtr) => {
+                self.datagram()?;
+                self.state = ReadyToReceive;
+            }
+            (ReadyToReceive, Transition::Rts(rts)) => self.ready_to_send(&rts, shared)?,
+            (ReadyToReceive, Transition::DatagramRts { sq_psn }) => {
+                self.datagram()?.psn = sq_psn;
+                self.state = ReadyToSend;
+            }
+            (State::Error, Transition::Error) => {}
+            (state, Transition::Error) if state != Reset => self.flush(shared),
+            (state, _) => return Err(DeviceError::State { state: state.name() }),
+        }
+        Ok(Vec::new())
+    }
+
+    fn init(&mut self, init: &Init, shared: &Shared) -> Result<(), DeviceError> {
+        let limit = |what, value: u64, limit: usize| DeviceError::Limit { what, value, limit: limit as u64 };
+        let port = shared.port(init.port).ok_or(limit("port", init.port.into(), shared.ports.len()))?;
+        self.pkey = *port.pkeys.get(usize::from(init.pkey_index)).ok_or(limit(
+            "P_Key index",
+            init.pkey_index.into(),
+            port.pkeys.len().saturating_sub(1),
+        ))?;
+        self.port = init.port;
+        if let Kind::Ud(ud) = &mut self.kind {
+            ud.qkey = init.qkey;
+        }
+        self.state = State::Init;
+        Ok(())
+    }
+
+    fn ready_to_receive(&mut self, rtr: &Rtr, shared: &Shared) -> Result<(), DeviceError> {
+        let (pkey, number) = (self.pkey, self.port);
+        let rc = self.connected()?;
+        let port = shared.port(number).filter(|_| rtr.av.port == number).ok_or(DeviceError::Limit {
+            what: "port of the address, the QP is on another port:",
+            value: rtr.av.port.into(),
+            limit: number.into(),
+        })?;
+        let mtu = rtr.path_mtu.bytes().map_or(usize::MAX, |bytes| bytes as usize);
+        if mtu > port.mtu() {
+            return Err(DeviceError::Limit {
+                what: "path MTU code",
+                value: rtr.path_mtu.0.into(),
+                limit: port.attr.active_mtu.0.into(),
+            });
+        }
+        at_most("responder resources", rtr.max_dest_rd_atomic, shared.device.max_responder_resources)?;
+        let net = port.resolve(&rtr.av).map_err(|what| DeviceError::Unsupported { what })?;
+        rc.ready_to_receive(rtr, net, pkey, mtu);
+        self.state = State::ReadyToReceive;
+        Ok(())
+    }
+
+    fn ready_to_send(&mut self, rts: &Rts, shared: &Shared) -> Result<(), DeviceError> {
+        let rc = self.connected()?;
+        at_most("retry count", rts.retry_count, 7)?;
+        at_most("RNR retry count", rts.rnr_retry, 7)?;
+        at_most("initiator depth", rts.max_rd_atomic, shared.device.max_initiator_depth)?;
+        rc.ready_to_send(rts, shared.window);
+        self.state = State::ReadyToSend;
+        Ok(())
+    }
+
+    fn connected(&mut self) -> Result<&mut Rc, DeviceError> {
+        match &mut self.kind {
+            Kind::Rc(rc) => Ok(rc),
+            Kind::Ud(_) => Err(DeviceError::Unsupported { what: "this transition of a datagram QP" }),
+        }
+    }
+
+    fn datagram(&mut self) -> Result<&mut Ud, DeviceError> {
+        match &mut self.kind {
+            Kind::Ud(ud) => Ok(ud),
+            Kind::Rc(_) => Err(DeviceError::Unsupported { what: "this transition of a connected QP" }),
+        }
+    }
+
+    /// Back to RESET: all work and all completions are gone, their buffers are returned.
+    fn reset(&mut self, shared: &mut Shared) -> Vec<Buf> {
+        let mut bufs = Vec::new();
+        while let Some(wr) = self.kind.pop_send() {
+            bufs.push(wr.buf);
+        }
+        bufs.extend(self.receives.drain(..).map(|wr| wr.buf));
+        for id in [self.sq.cq, self.rq.cq] {
+            if let Some(cq) = shared.cq(id) {
+                cq.purge(self.qpn, &mut bufs);
+            }
+        }
+        self.receives = VecDeque::new();
+        match &mut self.kind {
+            Kind::Rc(rc) => **rc = Rc::new(),
+            Kind::Ud(ud) => **ud = Ud::default(),
+        }
+        (self.sq.used, self.rq.used) = (0, 0);
+        self.state = State::Reset;
+        shared.timers.remove(self.slot);
+        bufs
+    }
+
+    /// Takes the QP out of everything shared.
+    pub(super) fn dissolve(mut self, shared: &mut Shared) -> Vec<Buf> {
+        let bufs = self.reset(shared);
+        if self.ready {
+            shared.ready.retain(|&slot| slot != self.slot);
+        }
+        for side in [&self.sq, &self.rq] {
+            if let Some(cq) = shared.cq(side.cq) {
+                cq.release(side.max);
+            }
+        }
+        bufs
+    }
+
+    /// To ERR: all work completes as flushed.
+    fn flush(&mut self, shared: &mut Shared) {
+        self.state = State::Error;
+        while let Some(SendWr { id, buf, .. }) = self.kind.pop_send() {
+            self.sq.plain(shared, id, buf, Status::WR_FLUSH_ERR);
+        }
+        for RecvWr { id, buf } in self.receives.drain(..) {
+            self.rq.plain(shared, id, buf, Status::WR_FLUSH_ERR);
+        }
+        shared.timers.remove(self.slot);
+    }
+
+    /// To ERR by itself: the failed work request first, then the rest.
+    fn fail(&mut self, failure: Failure, shared: &mut Shared) {
+        tracing::debug!(qpn = %self.qpn, ?failure, "QP failed");
+        match failure {
+            Failure::Send(status) => {
+                if let Some(SendWr { id, buf, .. }) = self.kind.pop_send() {
+                    self.sq.plain(shared, id, buf, status);
+                }
+            }
+            Failure::Recv(Some(status)) => {
+                if let Some(RecvWr { id, buf }) = self.receives.pop_front() {
+                    self.rq.plain(shared, id, buf, status);
+                }
+            }
+            Failure::Recv(None) => {}
+        }
+        self.flush(shared);
+        shared.counters.qp_errors += 1;
+        shared.device_event(DeviceEvent::QpError(self.qpn));
+    }
+
+    /// Posts sends from the front of `work`.
+    pub(super) fn post_send(
+        &mut self,
+        work: &mut VecDeque<SendWr>,
+        shared: &mut Shared,
+    ) -> Result<(), PostError> {
+        while let Some(wr) = work.front() {
+            if !matches!(self.state, State::ReadyToSend | State::Error) {
+                return Err(PostError::State { state: self.state.name() });
+            }
+            if self.sq.used >= self.sq.max {
+                return Err(PostError::Full);
+            }
+            let to = match (&self.kind, wr.op) {
+                (Kind::Rc(_), SendOp::Send { .. }) => {
+                    let limit = shared.device.max_message as usize;
+                    if wr.buf.len() > limit {
+                        return Err(PostError::TooLong { len: wr.buf.len(), limit });
+                    }
+                    None
+                }
+                (Kind::Ud(_), SendOp::Datagram { to, imm }) => {
+                    Some(Ud::address(self.port, &to, imm, wr.buf.len(), shared)?)
+                }
+                (Kind::Rc(_), _) => {
+                    return Err(PostError::Invalid { why: "not an operation of a connected QP" });
+                }
+                (Kind::Ud(_), _) => {
+                    return Err(PostError::Invalid { why: "not an operation of a datagram QP" });
+                }
+            };
+            let Some(wr) = work.pop_front() else { break };
+            self.sq.used += 1;
+            match (&mut self.kind, to) {
+                _ if self.state == State::Error => self.sq.plain(shared, wr.id, wr.buf, Status::WR_FLUSH_ERR),
+                (Kind::Ud(ud), Some(to)) => ud.post(wr, to),
+                (Kind::Rc(rc), _) => rc.requester.post(wr),
+                (Kind::Ud(_), None) => {}
+            }
+        }
+        self.wake(shared);
+        Ok(())
+    }
+
+    /// Posts receives from the front of `work`.
+    pub(super) fn post_recv(
+        &mut self,
+        work: &mut VecDeque<RecvWr>,
+        shared: &mut Shared,
+    ) -> Result<(), PostError> {
+        while !work.is_empty() {
+            if self.state == State::Reset {
+                return Err(PostError::State { state: self.state.name() });
+            }
+            if self.rq.used >= self.rq.max {
+                return Err(PostError::Full);
+            }
+            let Some(wr) = work.pop_front() else { break };
+            self.rq.used += 1;
+            if self.state == State::Error {
+                self.rq.plain(shared, wr.id, wr.buf, Status::WR_FLUSH_ERR);
+            } else {
+                self.receives.push_back(wr);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the QP into the ring of those that may have packets to send, if it has.
+    fn wake(&mut self, shared: &mut Shared) {
+        let can_send = match &self.kind {
+            Kind::Rc(rc) => rc.can_send(self.state),
+            Kind::Ud(ud) => self.state == State::ReadyToSend && ud.can_send(),
+        };
+        if can_send && !self.ready {
+            self.ready = true;
+            shared.ready.push_back(self.slot);
+        }
+    }
+
+    /// Appends the next packet to `out`.
+    pub(super) fn poll_transmit(
+        &mut self,
+        now: Instant,
+        out: &mut Vec<u8>,
+        shared: &mut Shared,
+    ) -> Option<Egress> {
+        match &mut self.kind {
+            Kind::Rc(rc) => rc.poll_transmit(now, self.state, self.port, &self.sq, out, shared),
+            Kind::Ud(ud) => ud.poll_transmit(self.port, self.pkey, &self.sq, out, shared),
+        }
+    }
+
+    /// Handles a packet with this QP's number.
+    pub(super) fn handle_packet(&mut self, now: Instant, ingress: &Ingress<'_>, shared: &mut Shared) {
+        let transport = ingress.packet.bth().opcode.transport();
+        let result = match (&mut self.kind, transport) {
+            _ if ingress.port != self.port => {
+                shared.counters.drop_address += 1;
+                Ok(())
+            }
+            (Kind::Rc(rc), Transport::RC) => {
+                rc.handle_packet(now, self.state, ingress, &mut self.receives, (&self.sq, &self.rq), shared)
+            }
+            (Kind::Ud(ud), Transport::UD) => {
+                if matches!(self.state, State::ReadyToReceive | State::ReadyToSend) {
+                    ud.handle_packet(self.pkey, ingress, &mut self.receives, &self.rq, shared);
+                } else {
+                    shared.counters.drop_state += 1;
+                }
+                Ok(())
+            }
+            _ => {
+                shared.counters.drop_transport += 1;
+                Ok(())
+            }
+        };
+        if let Err(failure) = result {
+            self.fail(failure, shared);
+        }
+        self.wake(shared);
+    }
+
+    /// To be called when the QP's timer comes up.
+    pub(super) fn handle_timeout(&mut self, now: Instant, shared: &mut Shared) {
+        if let Kind::Rc(rc) = &mut self.kind {
+            if let Err(status) = rc.handle_timeout(now, &self.sq, shared) {
+                self.fail(Failure::Send(status), shared);
+            }
+        }
+        self.wake(shared);
+    }
+}
+
+fn at_most(what: &'static str, value: u8, limit: u8) -> Result<(), DeviceError> {
+    if value > limit {
+        return Err(DeviceError::Limit { what, value: value.into(), limit: limit.into() });
+    }
+    Ok(())
+}

@@ -1,0 +1,167 @@
+//! A reliable connection: two halves and the peer they talk to.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use ibdev::qp::{Rtr, Rts};
+use ibdev::{DeviceEvent, RecvWr, Status};
+use ibwire::packet::{Bth, Opcode};
+use ibwire::{PKey, Psn, Qpn};
+
+use super::net::{Egress, Ingress, NetHeader};
+use super::qp::{Failure, State};
+use super::requester::Requester;
+use super::responder::Responder;
+use super::shared::{Shared, Side};
+
+/// The other end of a connection.
+#[derive(Debug)]
+pub(super) struct Peer {
+    /// The header of packets to it.
+    net: NetHeader,
+    qpn: Qpn,
+    pkey: PKey,
+}
+
+impl Peer {
+    /// The header of a packet to it. The path is never about to change, which is the state MIGRATED: M is 1.
+    pub(super) fn bth(&self, opcode: Opcode, psn: Psn) -> Bth {
+        Bth { mig_req: true, pkey: self.pkey, ..Bth::new(opcode, self.qpn, psn) }
+    }
+
+    /// Whether a packet came from it. Traffic class, flow label and hop limit may change on the way.
+    fn sent(&self, net: &NetHeader) -> bool {
+        let same_route = match (&self.net.route, &net.route) {
+            (Some(ours), Some(theirs)) => ours.dgid == theirs.sgid && ours.sgid == theirs.dgid,
+            (None, None) => true,
+            _ => false,
+        };
+        same_route && self.net.dlid == net.slid && self.net.slid == net.dlid
+    }
+}
+
+/// What makes a QP a reliable connection.
+#[derive(Debug)]
+pub(super) struct Rc {
+    /// Known from RTR on.
+    peer: Option<Peer>,
+    /// Whether COMM_EST was reported in this RTR.
+    established: bool,
+    pub(super) requester: Requester,
+    responder: Responder,
+}
+
+impl Rc {
+    pub(super) fn new() -> Self {
+        Self { peer: None, established: false, requester: Requester::new(), responder: Responder::new() }
+    }
+
+    pub(super) fn ready_to_receive(&mut self, rtr: &Rtr, net: NetHeader, pkey: PKey, mtu: usize) {
+        self.peer = Some(Peer { net, qpn: rtr.dest_qpn, pkey });
+        self.established = false;
+        self.responder.start(rtr, mtu);
+    }
+
+    pub(super) fn ready_to_send(&mut self, rts: &Rts, window: u16) {
+        self.requester.start(rts, self.responder.mtu(), window);
+    }
+
+    /// Whether a packet may go out now.
+    pub(super) fn can_send(&self, state: State) -> bool {
+        self.responder.can_send() || state == State::ReadyToSend && self.requester.can_send()
+    }
+
+    /// Appends the next packet to `out`: answers first. A NAK leaves even from a QP that it has failed.
+    pub(super) fn poll_transmit(
+        &mut self,
+        now: Instant,
+        state: State,
+        port: u8,
+        side: &Side,
+        out: &mut Vec<u8>,
+        shared: &mut Shared,
+    ) -> Option<Egress> {
+        let peer = self.peer.as_ref()?;
+        let len = match self.responder.next_packet(out, peer, shared) {
+            Some(len) => len,
+            None if state == State::ReadyToSend => {
+                let len = self.requester.next_packet(now, out, peer, shared)?;
+                self.arm(side, shared);
+                len
+            }
+            None => return None,
+        };
+        Some(Egress { port, net: peer.net, qpn: side.qpn, len })
+    }
+
+    /// Handles a packet for this QP.
+    pub(super) fn handle_packet(
+        &mut self,
+        now: Instant,
+        state: State,
+        ingress: &Ingress<'_>,
+        receives: &mut VecDeque<RecvWr>,
+        (sq, rq): (&Side, &Side),
+        shared: &mut Shared,
+    ) -> Result<(), Failure> {
+        let packet = &ingress.packet;
+        let bth = packet.bth();
+        let takes = match state {
+            State::ReadyToSend => true,
+            State::ReadyToReceive => !bth.opcode.is_response(),
+            _ => false,
+        };
+        let Some(peer) = self.peer.as_ref().filter(|_| takes) else {
+            shared.counters.drop_state += 1;
+            return Ok(());
+        };
+        if !peer.sent(ingress.net) {
+            shared.counters.drop_address += 1;
+            return Ok(());
+        }
+        if !bth.pkey.matches(peer.pkey) {
+            shared.counters.drop_pkey += 1;
+            return Ok(());
+        }
+        if bth.opcode.is_response() {
+            let requester = &mut self.requester;
+            let result = match packet.aeth() {
+                Some(aeth) if bth.opcode == Opcode::RC_ACKNOWLEDGE => {
+                    requester.handle_aeth(now, bth.psn, aeth.syndrome, sq, shared)
+                }
+                _ => requester.handle_other(bth.psn, shared),
+            };
+            self.arm(sq, shared);
+            return result.map_err(Failure::Send);
+        }
+        let first = state == State::ReadyToReceive && !self.established;
+        let established = &mut self.established;
+        self.responder
+            .handle(packet, receives, rq, shared, |shared| {
+                if first {
+                    *established = true;
+                    shared.device_event(DeviceEvent::CommEstablished(rq.qpn));
+                }
+            })
+            .map_err(|broken| Failure::Recv(broken.receive))
+    }
+
+    /// Sees to it that the QP comes up when the requester wants it.
+    fn arm(&self, side: &Side, shared: &mut Shared) {
+        if let Some(at) = self.requester.deadline() {
+            shared.timers.arm(side.slot, at);
+        }
+    }
+
+    /// To be called when the QP's timer comes up, be it early.
+    pub(super) fn handle_timeout(
+        &mut self,
+        now: Instant,
+        side: &Side,
+        shared: &mut Shared,
+    ) -> Result<(), Status> {
+        self.requester.handle_timeout(now, shared)?;
+        self.arm(side, shared);
+        Ok(())
+    }
+}

@@ -1,0 +1,81 @@
+//! What the queue pairs of an engine share.
+
+use std::collections::VecDeque;
+
+use ibdev::{Buf, Completion, CompletionOp, DatagramSource, DeviceAttr, DeviceEvent, Status};
+use ibwire::Qpn;
+use slab::Slab;
+
+use super::EngineEvent;
+use super::counters::Counters;
+use super::cq::{Cq, CqId};
+use super::port::Port;
+use super::timer::Timers;
+
+/// What the queue pairs of an engine share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) device: DeviceAttr,
+    pub(super) window: u16,
+    pub(super) ports: Vec<Port>,
+    pub(super) cqs: Slab<Cq>,
+    pub(super) events: VecDeque<EngineEvent>,
+    pub(super) counters: Counters,
+    pub(super) timers: Timers,
+    /// Slots of the QPs that may have packets to send, in turn.
+    pub(super) ready: VecDeque<u32>,
+}
+
+impl Shared {
+    pub(super) fn port(&self, number: u8) -> Option<&Port> {
+        self.ports.get(usize::from(number).checked_sub(1)?)
+    }
+
+    pub(super) fn cq(&mut self, id: CqId) -> Option<&mut Cq> {
+        self.cqs.get_mut(id.0 as usize)
+    }
+
+    pub(super) fn device_event(&mut self, event: DeviceEvent) {
+        self.events.push_back(EngineEvent::Device(event));
+    }
+}
+
+/// One of the two queues of a QP, as its CQ sees it: what all its completions have in common, and how many work
+/// requests it may still take.
+#[derive(Debug)]
+pub(super) struct Side {
+    pub(super) cq: CqId,
+    pub(super) slot: u32,
+    pub(super) qpn: Qpn,
+    pub(super) op: CompletionOp,
+    pub(super) max: u32,
+    /// Work requests posted whose completions have not been polled.
+    pub(super) used: u32,
+}
+
+impl Side {
+    /// A completion that says no more than how it ended.
+    pub(super) fn plain(&self, shared: &mut Shared, id: u64, buf: Buf, status: Status) {
+        let len = if status.is_ok() { buf.len() as u32 } else { 0 };
+        self.complete(shared, id, buf, status, len, None, None);
+    }
+
+    #[expect(clippy::too_many_arguments)]
+    pub(super) fn complete(
+        &self,
+        shared: &mut Shared,
+        id: u64,
+        buf: Buf,
+        status: Status,
+        len: u32,
+        imm: Option<u32>,
+        from: Option<DatagramSource>,
+    ) {
+        let completion = Completion { id, qpn: self.qpn, status, op: self.op, len, imm, buf, from };
+        if let Some(cq) = shared.cq(self.cq) {
+            if cq.push(self.slot, completion) {
+                shared.events.push_back(EngineEvent::CqReady(self.cq));
+            }
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Datagram QPs (spec/softhca.md 3.2, 1.15).
+
+use std::collections::VecDeque;
+
+use ibdev::{Buf, DatagramDest, DatagramSource, LinkLayer, PostError, RecvWr, SendWr, Status};
+use ibwire::packet::{Bth, Deth, GrhArea, ImmDt, Opcode};
+use ibwire::{PKey, Psn, QKey, Qpn};
+
+use super::net::{Egress, Ingress, NetHeader, write_packet};
+use super::shared::{Shared, Side};
+
+/// Where a datagram goes, looked up when it is posted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Address {
+    net: NetHeader,
+    qpn: Qpn,
+    qkey: QKey,
+    imm: Option<u32>,
+}
+
+/// What makes a QP one for datagrams.
+#[derive(Debug, Default)]
+pub(super) struct Ud {
+    pub(super) qkey: QKey,
+    /// The PSN of the next packet. Receivers ignore it.
+    pub(super) psn: Psn,
+    work: VecDeque<(SendWr, Address)>,
+}
+
+impl Ud {
+    /// Looks up where a datagram of `len` bytes goes.
+    ///
+    /// # Errors
+    /// [`PostError::TooLong`] if it does not fit one packet, [`PostError::Invalid`] if the port has no way there.
+    pub(super) fn address(
+        port: u8,
+        to: &DatagramDest,
+        imm: Option<u32>,
+        len: usize,
+        shared: &Shared,
+    ) -> Result<Address, PostError> {
+        let invalid = |why| PostError::Invalid { why };
+        let port = shared
+            .port(port)
+            .filter(|_| to.av.port == port)
+            .ok_or(invalid("the address is of another port than the QP"))?;
+        if len > port.mtu() {
+            return Err(PostError::TooLong { len, limit: port.mtu() });
+        }
+        let net = port.resolve(&to.av).map_err(invalid)?;
+        Ok(Address { net, qpn: to.qpn, qkey: to.qkey, imm })
+    }
+
+    pub(super) fn post(&mut self, wr: SendWr, to: Address) {
+        self.work.push_back((wr, to));
+    }
+
+    pub(super) fn pop(&mut self) -> Option<SendWr> {
+        self.work.pop_front().map(|(wr, _)| wr)
+    }
+
+    pub(super) fn can_send(&self) -> bool {
+        !self.work.is_empty()
+    }
+
+    /// Appends the next datagram to `out` and completes its work request.
+    pub(super) fn poll_transmit(
+        &mut self,
+        port: u8,
+        pkey: PKey,
+        side: &Side,
+        out: &mut Vec<u8>,
+        shared: &mut Shared,
+    ) -> Option<Egress> {
+        let (wr, to) = self.work.pop_front()?;
+        let opcode = match to.imm {
+            None => Opcode::UD_SEND_ONLY,
+            Some(_) => Opcode::UD_SEND_ONLY_WITH_IMM,
+        };
+        let bth = Bth { solicited: wr.solicited, mig_req: true, pkey, ..Bth::new(opcode, to.qpn, self.psn) };
+        self.psn = self.psn.offset(1);
+        let qkey = if to.qkey.is_privileged() { self.qkey } else { to.qkey };
+        let deth = Deth::new(qkey, side.qpn).to_bytes();
+        let len = match to.imm {
+            Some(imm) => write_packet(out, bth, &[&deth, &ImmDt::from_u32(imm).to_bytes()], &wr.buf),
+            None => write_packet(out, bth, &[&deth], &wr.buf),
+        };
+        side.plain(shared, wr.id, wr.buf, Status::SUCCESS);
+        Some(Egress { port, net: to.net, qpn: side.qpn, len })
+    }
+
+    /// Handles a datagram for this QP: into the first receive if it fits, else it is dropped and the receive stays.
+    pub(super) fn handle_packet(
+        &self,
+        pkey: PKey,
+        ingress: &Ingress<'_>,
+        receives: &mut VecDeque<RecvWr>,
+        side: &Side,
+        shared: &mut Shared,
+    ) {
+        let packet = &ingress.packet;
+        let Some((arrival, link_layer)) = shared
+            .port(ingress.port)
+            .and_then(|port| Some((port.arrival(ingress.net)?, port.attr.link_layer)))
+        else {
+            shared.counters.drop_address += 1;
+            return;
+        };
+        if !packet.bth().pkey.matches(pkey) {
+            shared.counters.drop_pkey += 1;
+            return;
+        }
+        let Some(deth) = packet.deth().filter(|deth| deth.qkey == self.qkey) else {
+            shared.counters.drop_qkey += 1;
+            return;
+        };
+        let Some(receive) = receives.front() else {
+            shared.counters.drop_ud_no_receive += 1;
+            return;
+        };
+        let len = GrhArea::LEN + packet.payload().len();
+        if len > receive.buf.capacity() {
+            shared.counters.drop_ud_too_long += 1;
+            return;
+        }
+        let Some(RecvWr { id, mut buf }) = receives.pop_front() else { return };
+        fill(&mut buf, ingress, link_layer);
+        let from =
+            DatagramSource { qpn: deth.src_qp, slid: ingress.net.slid, sl: ingress.net.sl, grh: arrival.grh };
+        let imm = packet.immdt().map(|imm| imm.to_u32());
+        side.complete(shared, id, buf, Status::SUCCESS, len as u32, imm, Some(from));
+    }
+}
+
+/// Puts GRH area and payload into a buffer that has room for them.
+fn fill(buf: &mut Buf, ingress: &Ingress<'_>, link_layer: LinkLayer) {
+    let payload = ingress.packet.payload();
+    let (area, rest) = buf.memory_mut().split_at_mut(GrhArea::LEN);
+    area.copy_from_slice(&ingress.net.grh_area(link_layer, ingress.len));
+    rest[..payload.len()].copy_from_slice(payload);
+    buf.set_filled(GrhArea::LEN + payload.len());
+}
