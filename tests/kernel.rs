@@ -14,16 +14,21 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1); // one guest, one case at a time
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guest");
-    let cm = Arc::new(Machine::new(
-        Config {
-            name: "cm",
-            setup: "setup-cm.sh",
-            variables: Vec::new(),
-            helpers: &["cm_peer"],
-            limit: Duration::from_secs(900),
-        },
-        &folder,
-    ));
+    let machine = |config| Arc::new(Machine::new(config, &folder));
+    let cm = machine(Config {
+        name: "cm",
+        setup: "setup-cm.sh",
+        variables: Vec::new(),
+        helpers: &["cm_peer"],
+        limit: Duration::from_secs(900),
+    });
+    let umad = machine(Config {
+        name: "umad",
+        setup: "setup-umad.sh",
+        variables: Vec::new(),
+        helpers: &[],
+        limit: Duration::from_secs(300),
+    });
     let mut trials = vec![
         Trial::test("guest_reports_a_failure", ends_with(&cm, Case::new("failure", "fails.sh", &["3"]), 3)),
         Trial::test(
@@ -31,9 +36,11 @@ fn main() -> ExitCode {
             ends_with(&cm, Case::new("limit", "hangs.sh", &[]).limit(1), 124),
         ),
     ];
-    trials.extend(
-        kernel_alone().into_iter().map(|case| Trial::test(case.name.clone(), ends_with(&cm, case, 0))),
-    );
+    for (machine, cases) in [(&cm, kernel_alone()), (&umad, without_ib_cm())] {
+        trials.extend(
+            cases.into_iter().map(|case| Trial::test(case.name.clone(), ends_with(machine, case, 0))),
+        );
+    }
 
     let missing = guest::missing();
     let left_out = !missing.is_empty() && std::env::var_os("CI").is_none_or(|ci| ci != "true");
@@ -54,6 +61,11 @@ fn kernel_alone() -> Vec<Case> {
         Case::new("kernel_ucmatose_to_itself_v4", "ucmatose_loop.sh", &["10.77.0.1"]),
         Case::new("kernel_ucmatose_to_itself_v6", "ucmatose_loop.sh", &["fd77::1"]),
     ]
+}
+
+/// What wants the CM class for itself, so that ib_cm must not be there.
+fn without_ib_cm() -> Vec<Case> {
+    vec![Case::new("umad_is_free_for_user_space", "umad_free.sh", &[])]
 }
 
 /// Runs the case and expects its script to end with `status`.

@@ -13,7 +13,7 @@ $b mkdir /layer/up /layer/work
 $b mount -t overlay -o lowerdir=/lower,upperdir=/layer/up,workdir=/layer/work root /new
 for dir in proc sys dev; do $b mount --move /$dir /new/$dir; done
 $b mkdir -p /new/lib/modules /new/job /new/dev/shm
-for dir in tmp run dev/shm; do $b mount -t tmpfs tmpfs /new/$dir; done
+for dir in run dev/shm; do $b mount -t tmpfs tmpfs /new/$dir; done
 $b mount -t 9p -o $options,cache=loose,ro modules /new/lib/modules
 $b mount -t 9p -o $options job /new/job
 $b chroot /new /bin/bash /job/agent.sh
