@@ -1,4 +1,22 @@
 //! Linux system layer of the SDK, and the socket options that no safe crate sets. All `unsafe` of the project is here.
+//!
+//! With the feature `verbs`: [`LinuxDevice`], an RDMA device of this machine behind the device contract, driven
+//! through libibverbs and umad.
 
+#[cfg(feature = "verbs")]
+mod counters;
+#[cfg(feature = "verbs")]
+mod device;
+#[cfg(feature = "verbs")]
+mod fd;
+#[cfg(feature = "verbs")]
+pub mod ibv;
 #[cfg(unix)]
 pub mod socket;
+#[cfg(feature = "verbs")]
+mod umad;
+
+#[cfg(feature = "verbs")]
+pub use device::LinuxDevice;
+#[cfg(feature = "verbs")]
+pub use rdma_sys;

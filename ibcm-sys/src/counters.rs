@@ -1,0 +1,45 @@
+//! What a device counts.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counters of one device, agents and queues included.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters {
+            $($(#[$doc])* pub(crate) $name: AtomicU64,)*
+        }
+
+        impl Counters {
+            pub(crate) fn named(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name.load(Relaxed)),)*]
+            }
+        }
+    };
+}
+
+counters! {
+    /// MADs that the kernel took.
+    mads_sent,
+    /// MADs that the kernel refused: no neighbour, no such GID index, no memory.
+    mads_refused,
+    /// Writes of a MAD that were repeated because one with the same transaction ID was still on its way.
+    mads_repeated,
+    /// MADs that arrived.
+    mads_received,
+    /// What umad delivered and is no MAD of 256 bytes.
+    mads_malformed,
+    /// Completions of work whose queue pair was reset or destroyed before.
+    completions_late,
+    /// Completion queues that could not be polled or armed.
+    cq_failures,
+    /// Asynchronous events that the contract has no word for, unknown ones included.
+    events_ignored,
+    /// Objects that libibverbs could not destroy; they and what they may access are leaked.
+    destroy_failures,
+}
+
+/// Adds one.
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Relaxed);
+}

@@ -1,0 +1,116 @@
+//! An agent of one class on one port.
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use ibdev::{AgentSpec, DeviceError, MadAgent, OutgoingMad, ReceivedMad};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use tokio::io::unix::AsyncFd;
+
+use super::abi::{self, Packet};
+use super::lane::Lanes;
+use crate::counters::{Counters, count};
+use crate::fd::readable;
+
+/// An agent of one class on one port. Dropped, the class is free again.
+///
+/// What it sends goes through [`Lanes`], which have agents of their own, so a response to a request of class 3 would not
+/// find this one: the kernel matches responses by the sending agent. CM messages are no responses.
+#[derive(Debug)]
+pub(crate) struct UmadAgent {
+    port: u8,
+    receive: AsyncFd<File>,
+    lanes: Lanes,
+    counters: Arc<Counters>,
+}
+
+impl UmadAgent {
+    /// Registers, waited for in the runtime of the caller.
+    pub(crate) fn open(device: &str, spec: &AgentSpec, counters: Arc<Counters>) -> Result<Self, DeviceError> {
+        let path = super::path(device, spec.port)?;
+        let nonblock = OFlags::NONBLOCK.bits() as i32;
+        let file =
+            OpenOptions::new().read(true).write(true).custom_flags(nonblock).open(&path).map_err(opening)?;
+        abi::register(&file, spec).map_err(|errno| match errno {
+            Errno::INVAL => DeviceError::InUse {
+                what: if spec.class == 7 { "management class 7 (CM)" } else { "the management class" },
+                holder: "a kernel module, ib_cm for class 7 (unload rdma_ucm, rdma_cm, ib_ipoib and ib_cm), or another program",
+            },
+            errno => DeviceError::os("register a MAD agent", errno.into()),
+        })?;
+        // SAFETY: a file keeps its descriptor.
+        let receive = unsafe { readable(file) }?;
+        let lanes = Lanes::open(&path, &counters).map_err(opening)?;
+        Ok(Self { port: spec.port, receive, lanes, counters })
+    }
+}
+
+fn opening(error: io::Error) -> DeviceError {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            DeviceError::Permission { need: "read and write access to /dev/infiniband/umad*" }
+        }
+        _ => DeviceError::os("open the port's MAD device", error),
+    }
+}
+
+impl MadAgent for UmadAgent {
+    fn send(&self, batch: &mut VecDeque<OutgoingMad>) -> Result<(), DeviceError> {
+        self.lanes.send(batch)
+    }
+
+    fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<(), DeviceError>> {
+        self.lanes.poll_ready(cx)
+    }
+
+    fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        out: &mut Vec<ReceivedMad>,
+        max: usize,
+    ) -> Poll<Result<(), DeviceError>> {
+        let before = out.len();
+        let mut reads = 0;
+        while reads < max {
+            let mut guard = match self.receive.poll_read_ready(cx) {
+                Poll::Ready(Ok(guard)) => guard,
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(DeviceError::Gone)), // the runtime is ending
+                Poll::Pending => break,
+            };
+            let mut packet: Packet = [0; _];
+            match guard.try_io(|file| file.get_ref().read(&mut packet)) {
+                Ok(Ok(len)) => {
+                    reads += 1;
+                    match abi::decode(self.port, &packet[..len]) {
+                        Some(mad) => {
+                            count(&self.counters.mads_received);
+                            out.push(mad);
+                        }
+                        None => count(&self.counters.mads_malformed),
+                    }
+                }
+                Ok(Err(error)) => return Poll::Ready(Err(failed(error))),
+                Err(_would_block) => {}
+            }
+        }
+        if out.len() > before || max == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        if reads == max {
+            cx.waker().wake_by_ref(); // there may be more, behind what was left out
+        }
+        Poll::Pending
+    }
+}
+
+fn failed(error: io::Error) -> DeviceError {
+    match Errno::from_io_error(&error) {
+        Some(Errno::IO | Errno::NODEV) => DeviceError::Gone,
+        _ => DeviceError::os("read a MAD", error),
+    }
+}

@@ -1,0 +1,116 @@
+//! Management datagrams.
+
+use super::*;
+
+/// A CM message without meaning (attribute RTU) with this transaction ID.
+fn mad(device: &LinuxDevice, to: &str, tid: u64) -> OutgoingMad {
+    let mut mad = [0; MAD_LEN];
+    mad[..4].copy_from_slice(&[1, 7, 2, 3]);
+    mad[8..16].copy_from_slice(&tid.to_be_bytes());
+    mad[17] = 0x14;
+    let to = MadAddr { av: av(device, to), qpn: Qpn::GSI, qkey: QKey::GSI, pkey_index: 0 };
+    OutgoingMad { to, mad }
+}
+
+async fn receive(agent: &dyn MadAgent, count: usize) -> Vec<ReceivedMad> {
+    let mut mads = Vec::new();
+    while mads.len() < count {
+        let got = poll_fn(|cx| agent.poll_recv(cx, &mut mads, 16));
+        within("MAD", got).await.unwrap();
+    }
+    mads
+}
+
+fn low_tid(mad: &ReceivedMad) -> u32 {
+    u32::from_be_bytes(mad.mad[12..16].try_into().unwrap())
+}
+
+#[tokio::test]
+#[ignore = "needs rxe0"]
+async fn the_cm_class_has_one_holder_and_is_free_again() {
+    let device = rxe0().await;
+    let agent = device.open_agent(CM).unwrap();
+    match device.open_agent(CM) {
+        Err(DeviceError::InUse { what, holder }) => {
+            assert!(what.contains('7') && holder.contains("ib_cm"));
+        }
+        other => panic!("{other:?}"),
+    }
+    drop(agent);
+    device.open_agent(CM).unwrap();
+}
+
+#[tokio::test]
+#[ignore = "needs rxe0"]
+async fn a_mad_to_ourselves_arrives_with_its_sender_and_a_changed_transaction_id() {
+    let device = rxe0().await;
+    let agent = device.open_agent(CM).unwrap();
+    let sent = mad(&device, HERE, 0xaabb_ccdd_1122_3344);
+    let mut batch = VecDeque::from([sent.clone()]);
+    agent.send(&mut batch).unwrap();
+    assert!(batch.is_empty());
+    let received = receive(&*agent, 1).await.remove(0);
+    assert_eq!(received.from.reply().av.grh, sent.to.av.grh);
+    assert_eq!((received.from.qpn, received.from.pkey_index), (Qpn::GSI, 0));
+    assert_eq!(low_tid(&received), 0x1122_3344);
+    assert_ne!(received.mad[8..12], sent.mad[8..12], "umad puts its own upper half in");
+    assert_eq!((&received.mad[..8], &received.mad[16..]), (&sent.mad[..8], &sent.mad[16..]));
+}
+
+/// The kernel takes MADs with one transaction ID for one operation while the first is on its way.
+#[tokio::test]
+#[ignore = "needs rxe0"]
+async fn mads_with_one_transaction_id_all_arrive() {
+    let device = rxe0().await;
+    let agent = device.open_agent(CM).unwrap();
+    let mut batch: VecDeque<_> = (0..8).map(|_| mad(&device, HERE, 7)).collect();
+    agent.send(&mut batch).unwrap();
+    assert_eq!(receive(&*agent, 8).await.len(), 8);
+    assert_eq!(counter(&device, "mads_refused"), 0);
+    println!("written again {} times", counter(&device, "mads_repeated"));
+}
+
+/// The kernel waits a second for the neighbour inside write(2), and locks the open file meanwhile.
+#[tokio::test]
+#[ignore = "needs rxe0"]
+async fn a_dead_neighbour_holds_up_neither_the_caller_nor_what_arrives() {
+    let device = rxe0().await;
+    let agent = device.open_agent(CM).unwrap();
+    let began = Instant::now();
+    let mut batch: VecDeque<_> = [99, 98].map(|host| mad(&device, &format!("10.77.0.{host}"), host)).into();
+    agent.send(&mut batch).unwrap();
+    agent.send(&mut VecDeque::from([mad(&device, HERE, 1)])).unwrap();
+    assert_eq!(low_tid(&receive(&*agent, 1).await[0]), 1);
+    assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
+    assert_eq!(counter(&device, "mads_refused"), 0, "the kernel still waits");
+    let mut ticks = tokio::time::interval(Duration::from_millis(20));
+    within("refusal", async {
+        while counter(&device, "mads_refused") < 2 {
+            ticks.tick().await;
+        }
+    })
+    .await;
+}
+
+/// More than the window: what does not fit stays with the caller, who is woken when there is room.
+#[tokio::test]
+#[ignore = "needs rxe0"]
+async fn a_full_window_pushes_back() {
+    let device = rxe0().await;
+    let agent = device.open_agent(CM).unwrap();
+    let mut batch: VecDeque<_> = (0..400).map(|tid| mad(&device, HERE, tid)).collect();
+    let send = async {
+        let mut pauses = 0;
+        loop {
+            agent.send(&mut batch).unwrap();
+            if batch.is_empty() {
+                return pauses;
+            }
+            pauses += 1;
+            poll_fn(|cx| agent.poll_ready(cx)).await.unwrap();
+        }
+    };
+    let (pauses, mads) = tokio::join!(within("room", send), receive(&*agent, 400));
+    assert!(pauses > 0);
+    assert_eq!(mads.iter().map(low_tid).collect::<Vec<_>>(), (0..400).collect::<Vec<_>>());
+}
