@@ -27,6 +27,9 @@ pub enum DeviceError {
         /// The largest value that is allowed.
         limit: u64,
     },
+    /// There is no tokio runtime to run on.
+    #[error("no tokio runtime here: open the device inside one, with time and I/O enabled")]
+    NoRuntime,
     /// The process may not.
     #[error("permission denied: {need}")]
     Permission {

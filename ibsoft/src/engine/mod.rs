@@ -49,8 +49,8 @@ use std::time::Instant;
 
 use ibdev::qp::Transition;
 use ibdev::{
-    AgentSpec, Buf, Completion, DeviceAttr, DeviceError, DeviceEvent, GidEntry, OutgoingMad, PortAttr,
-    PostError, ReceivedMad, RecvWr, SendWr,
+    AgentSpec, Buf, Completion, CompletionOp, DeviceAttr, DeviceError, DeviceEvent, GidEntry, OutgoingMad,
+    PortAttr, PostError, ReceivedMad, RecvWr, SendWr,
 };
 use ibwire::packet::{PacketError, Transport, TransportPacket};
 use ibwire::{PKey, Psn, Qpn};
@@ -305,6 +305,13 @@ impl Engine {
     pub fn post_recv(&mut self, qpn: Qpn, work: &mut VecDeque<RecvWr>) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qpn).ok_or(PostError::State { state: DESTROYED })?;
         qp.post_recv(work, &mut self.shared)
+    }
+
+    /// How many sends and how many receives of a QP are posted or have completions that were not polled, `None` if
+    /// there is no such QP.
+    pub fn outstanding(&mut self, qpn: Qpn) -> Option<(u32, u32)> {
+        let qp = self.qps.get_mut(qpn)?;
+        Some((qp.side(CompletionOp::Send).used, qp.side(CompletionOp::Recv).used))
     }
 
     /// Registers for the MADs of one class on one port: unsolicited ones with the methods in `spec`, and responses.

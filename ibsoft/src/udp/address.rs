@@ -52,7 +52,8 @@ impl LocalAddress {
 #[cfg(unix)]
 fn mtu_of(interface: &str) -> Option<u32> {
     use std::os::fd::AsFd;
-    let socket = std::net::UdpSocket::bind("127.0.0.1:0").or_else(|_| std::net::UdpSocket::bind("[::1]:0")).ok()?;
+    let socket =
+        std::net::UdpSocket::bind("127.0.0.1:0").or_else(|_| std::net::UdpSocket::bind("[::1]:0")).ok()?;
     ibcm_sys::socket::interface_mtu(socket.as_fd(), interface).ok()
 }
 

@@ -1,2 +1,200 @@
-//! .
+//! RoCEv2 over plain UDP sockets: no privileges, no RDMA hardware, and Linux's rdma_rxe or a real NIC may be at the
+//! other end.
+//!
+//! One unconnected socket for each address. What the kernel writes into the IP header is known in advance, so the
+//! ICRC is right (spec/softhca.md 1.10). What a UDP socket does not let through: DSCP and hop limit of an address
+//! vector (ECN bits pass), and hop limit, DSCP and flow label of what arrives (taken for 64, 0 and 0).
+
 mod address;
+mod capture;
+mod counters;
+mod link;
+mod receive;
+mod socket;
+mod task;
+#[cfg(test)]
+mod tests;
+mod transmit;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ibdev::{DeviceAttr, DeviceError, GidEntry, GidKind, LinkLayer, PortAttr, PortState};
+use ibwire::packet::UdpHeader;
+use ibwire::{Guid, Lid, Mtu, PKey, Rate};
+use rand::TryRng;
+use rand::rngs::SysRng;
+
+use self::address::LocalAddress;
+use self::capture::Capture;
+use self::link::{Io, UdpLink};
+use self::socket::RoceSocket;
+use crate::device::{Core, SoftDevice};
+use crate::engine::{Config, Engine, PortConfig};
+
+/// How to open a device over UDP.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct UdpConfig {
+    /// The addresses of the device: its GID table, in this order. None: the lowest 127.0.0.N that is free, so nothing
+    /// outside this machine reaches the device.
+    pub addresses: Vec<IpAddr>,
+    /// UDP port, 4791 unless set. With another one it talks to soft devices with the same port only.
+    pub port: u16,
+    /// Seed of QP numbers, PSNs and all else that is random; from the operating system unless set.
+    pub rng_seed: Option<[u8; 32]>,
+    /// File for all packets, sent and received, to be read by Wireshark.
+    pub pcap: Option<PathBuf>,
+    /// The device's name; `soft:` and its addresses unless set.
+    pub name: Option<String>,
+}
+
+impl UdpConfig {
+    /// A device at these addresses, or at a free one of loopback if there are none.
+    pub fn new(addresses: impl IntoIterator<Item = IpAddr>) -> Self {
+        Self {
+            addresses: addresses.into_iter().collect(),
+            port: UdpHeader::ROCE_PORT,
+            rng_seed: None,
+            pcap: None,
+            name: None,
+        }
+    }
+}
+
+impl Default for UdpConfig {
+    fn default() -> Self {
+        Self::new([])
+    }
+}
+
+impl SoftDevice {
+    /// Opens a device over UDP. Its I/O task runs on the current tokio runtime, which needs time and I/O enabled, until
+    /// the last handle is dropped; then the addresses are free again.
+    ///
+    /// The node GUID depends on the first address and the port only.
+    ///
+    /// # Errors
+    /// [`DeviceError::NoRuntime`] outside a tokio runtime; [`DeviceError::InUse`] if the UDP port is taken, with who
+    /// may hold it and what to do; [`DeviceError::Permission`]; [`DeviceError::Os`], for example for an address that is
+    /// not this machine's or a pcap file that cannot be created; [`DeviceError::Unsupported`] for a multicast or
+    /// unspecified address, and while tokio's clock is paused: packets over UDP do not wait for virtual time.
+    pub fn bind(config: UdpConfig) -> Result<Self, DeviceError> {
+        let runtime = tokio::runtime::Handle::try_current().map_err(|_| DeviceError::NoRuntime)?;
+        if clock_is_paused() {
+            return Err(DeviceError::Unsupported {
+                what: "UDP while tokio's clock is paused (a Subnet can do that)",
+            });
+        }
+        let seed = match config.rng_seed {
+            Some(seed) => seed,
+            None => random_seed()?,
+        };
+        let (addresses, sockets) = bind_all(&config)?;
+        let capture = config.pcap.as_deref().map(Capture::create).transpose()?;
+
+        let mtu = addresses.iter().map(LocalAddress::mtu).min().unwrap_or(Mtu::B256);
+        let name = config.name.unwrap_or_else(|| default_name(&addresses));
+        let guid = node_guid(addresses[0].ip, config.port);
+        let mut engine_config =
+            Config::new(DeviceAttr::new(name, guid, 1), vec![port(&addresses, mtu)], seed);
+        let recv_buffer = sockets.iter().map(|socket| socket.recv_buffer).min().unwrap_or(0);
+        engine_config.window = window(recv_buffer, mtu).min(engine_config.window);
+
+        let io = Arc::new(Io::new(sockets, capture));
+        let weak_io = Arc::downgrade(&io);
+        let link = UdpLink::new(io, config.port, mtu);
+        let now = tokio::time::Instant::now().into_std();
+        let core = Arc::new(Core::new(Engine::new(engine_config), Box::new(link), now));
+        runtime.spawn(task::run(Arc::downgrade(&core), weak_io));
+        Ok(Self(core))
+    }
+}
+
+fn bind_all(config: &UdpConfig) -> Result<(Vec<LocalAddress>, Vec<RoceSocket>), DeviceError> {
+    let mut ips: Vec<IpAddr> = Vec::new();
+    for ip in config.addresses.iter().map(IpAddr::to_canonical) {
+        if ip.is_unspecified() || ip.is_multicast() {
+            return Err(DeviceError::Unsupported { what: "an unspecified or multicast address" });
+        }
+        if !ips.contains(&ip) {
+            ips.push(ip);
+        }
+    }
+    if ips.is_empty() {
+        let (address, socket) = socket::bind_free_loopback(config.port)?;
+        return Ok((vec![address], vec![socket]));
+    }
+    let addresses: Vec<_> = ips.into_iter().map(LocalAddress::look_up).collect();
+    let sockets =
+        addresses.iter().map(|address| RoceSocket::bind(address, config.port)).collect::<Result<_, _>>()?;
+    Ok((addresses, sockets))
+}
+
+fn port(addresses: &[LocalAddress], mtu: Mtu) -> PortConfig {
+    let gids = addresses.iter().zip(0..).map(|(address, index)| GidEntry {
+        index,
+        gid: address.ip.into(),
+        kind: GidKind::RoceV2,
+    });
+    PortConfig {
+        attr: PortAttr {
+            number: 1,
+            state: PortState::Active,
+            link_layer: LinkLayer::Ethernet,
+            active_mtu: mtu,
+            lid: Lid::NONE,
+            lmc: 0,
+            sm_lid: Lid::NONE,
+            rate: Rate::PORT_CURRENT,
+        },
+        gids: gids.collect(),
+        pkeys: vec![PKey::DEFAULT],
+    }
+}
+
+fn default_name(addresses: &[LocalAddress]) -> String {
+    let ips: Vec<_> = addresses.iter().map(|address| address.ip.to_string()).collect();
+    format!("soft:{}", ips.join(","))
+}
+
+/// Packets in flight that a peer with as large a receive buffer as ours can hold: the kernel charges it for the
+/// memory around a packet, too (spec/softhca.md 6.1, 6.2).
+fn window(recv_buffer: usize, mtu: Mtu) -> u16 {
+    let charged = match mtu {
+        Mtu::B4096 => 8448,
+        Mtu::B2048 => 4352,
+        _ => 2304,
+    };
+    (recv_buffer / charged).clamp(4, usize::from(u16::MAX)) as u16
+}
+
+/// A locally administered GUID, always the same for an address and a port (FNV-1a).
+fn node_guid(ip: IpAddr, port: u16) -> Guid {
+    const LOCAL: u64 = 0x02 << 56;
+    const GROUP: u64 = 0x01 << 56;
+    let octets = ibwire::Gid::from_ip(ip).0;
+    let hash = octets.iter().chain(&port.to_be_bytes()).fold(0xcbf2_9ce4_8422_2325_u64, |hash, &octet| {
+        (hash ^ u64::from(octet)).wrapping_mul(0x0100_0000_01b3)
+    });
+    Guid(hash & !GROUP | LOCAL)
+}
+
+fn random_seed() -> Result<[u8; 32], DeviceError> {
+    let mut seed = [0; 32];
+    SysRng
+        .try_fill_bytes(&mut seed)
+        .map_err(|error| DeviceError::os("reading random numbers", std::io::Error::other(error)))?;
+    Ok(seed)
+}
+
+/// Whether tokio's clock stands still while the real one goes on.
+fn clock_is_paused() -> bool {
+    let (virtual_start, real_start) = (tokio::time::Instant::now(), Instant::now());
+    while real_start.elapsed() < std::time::Duration::from_micros(2) {
+        std::hint::spin_loop();
+    }
+    tokio::time::Instant::now() == virtual_start
+}

@@ -1,0 +1,162 @@
+//! What all handles of a device share: the engine and its link behind one mutex.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
+
+use ibdev::qp::Transition;
+use ibdev::{DeviceAttr, DeviceError, DeviceEvent};
+use ibwire::{Gid, PathRecord, Qpn};
+
+use super::waiters::{Waiters, Wakes};
+use crate::engine::Engine;
+use crate::sim::{Held, Probe};
+
+/// What carries an engine's packets.
+pub(crate) trait Link: fmt::Debug + Send {
+    /// Sends what the engine has, as far as the link takes it now, and sees to it that the engine is called again
+    /// when its timer is due or when the link takes more.
+    fn flush(&mut self, engine: &mut Engine, now: Instant);
+
+    /// The path from a port to a GID, if there is one.
+    fn resolve(&self, port: u8, dgid: Gid) -> Option<PathRecord>;
+
+    /// What the link has counted, by name.
+    fn counters(&self) -> Vec<(&'static str, u64)>;
+}
+
+/// An HCA. Its handles hold it by `Arc`, what drives it by `Weak`.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(super) attr: DeviceAttr,
+    state: Mutex<State>,
+    probes: Mutex<Vec<Weak<dyn Probe>>>,
+}
+
+/// What the mutex guards. It is never held across an await; wakers are called, and buffers go home, after it.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) engine: Engine,
+    pub(super) link: Box<dyn Link>,
+    pub(super) waiters: Waiters,
+    /// The QPs that exist.
+    pub(super) qps: BTreeSet<Qpn>,
+    pub(super) gone: bool,
+    /// The latest time that the engine was given.
+    latest: Instant,
+}
+
+impl State {
+    /// Lets the link send, and finds whom to wake.
+    fn settle(&mut self, now: Instant) -> Wakes {
+        if !self.gone {
+            self.link.flush(&mut self.engine, now);
+        }
+        while let Some(event) = self.engine.poll_event() {
+            self.waiters.event(event, &self.qps);
+        }
+        self.waiters.take_woken(&self.engine)
+    }
+}
+
+impl Core {
+    pub(crate) fn new(engine: Engine, link: Box<dyn Link>, now: Instant) -> Self {
+        let state = State {
+            engine,
+            link,
+            waiters: Waiters::default(),
+            qps: BTreeSet::new(),
+            gone: false,
+            latest: now,
+        };
+        Self { attr: state.engine.device().clone(), state: Mutex::new(state), probes: Mutex::new(Vec::new()) }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls the engine at this moment.
+    pub(super) fn with<R>(&self, call: impl FnOnce(&mut State) -> R) -> R {
+        self.at(tokio::time::Instant::now().into_std(), |state, _| call(state))
+    }
+
+    /// Calls the engine at this moment, unless the device is gone.
+    pub(super) fn with_live<R>(&self, call: impl FnOnce(&mut State) -> R) -> Result<R, DeviceError> {
+        self.with(|state| if state.gone { Err(DeviceError::Gone) } else { Ok(call(state)) })
+    }
+
+    /// Calls the engine at the given moment, or the latest one it knows if that is later; then lets the link send,
+    /// and wakes whom it concerns.
+    fn at<R>(&self, now: Instant, call: impl FnOnce(&mut State, Instant) -> R) -> R {
+        let mut state = self.lock();
+        let now = now.max(state.latest);
+        state.latest = now;
+        let result = call(&mut state, now);
+        let wakes = state.settle(now);
+        drop(state);
+        wakes.wake();
+        result
+    }
+
+    /// What a link's task does at `now`: hands in packets, lets timers expire.
+    pub(crate) fn drive(&self, now: Instant, call: impl FnOnce(&mut Engine, &mut dyn Link, Instant)) {
+        self.at(now, |state, now| {
+            if !state.gone {
+                call(&mut state.engine, &mut *state.link, now);
+            }
+        });
+    }
+
+    /// Takes the device away: all posted work is flushed, all calls answer [`DeviceError::Gone`].
+    pub(crate) fn remove(&self) {
+        self.with(|state| {
+            if state.gone {
+                return;
+            }
+            for qpn in &state.qps {
+                // A QP in RESET has no work to flush.
+                _ = state.engine.modify(*qpn, Transition::Error);
+            }
+            while let Some(event) = state.engine.poll_event() {
+                state.waiters.event(event, &state.qps);
+            }
+            state.gone = true;
+            state.waiters.device_event(DeviceEvent::Gone, &state.qps);
+            state.waiters.wake_all();
+        });
+    }
+
+    /// Adds what [`Subnet::quiet`](crate::sim::Subnet::quiet) asks besides the device itself.
+    pub(super) fn add_probe(&self, probe: Weak<dyn Probe>) {
+        let mut probes = self.probes.lock().unwrap_or_else(PoisonError::into_inner);
+        probes.retain(|probe| probe.strong_count() > 0);
+        probes.push(probe);
+    }
+
+    /// QPs, and what the probes say. Nothing if the device is gone.
+    pub(crate) fn held(&self) -> Vec<Held> {
+        let name = &self.attr.name;
+        let mut held = Vec::new();
+        {
+            let mut state = self.lock();
+            let State { engine, qps, gone, .. } = &mut *state;
+            if *gone {
+                return held;
+            }
+            held.extend(qps.iter().map(|qpn| {
+                let (sends, receives) = engine.outstanding(*qpn).unwrap_or_default();
+                let what = format!("{name}: QP {qpn} with {sends} sends and {receives} receives posted");
+                Held { what, ends: false }
+            }));
+        }
+        let probes: Vec<_> = {
+            let probes = self.probes.lock().unwrap_or_else(PoisonError::into_inner);
+            probes.iter().filter_map(Weak::upgrade).collect()
+        };
+        let asked = probes.iter().flat_map(|probe| probe.held());
+        held.extend(asked.map(|held| Held { what: format!("{name}: {}", held.what), ends: held.ends }));
+        held
+    }
+}

@@ -1,0 +1,132 @@
+//! The device contract over the engine, whatever the link is.
+
+mod agent;
+mod core;
+mod cq;
+mod qp;
+mod waiters;
+
+use std::any::Any;
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+
+use async_trait::async_trait;
+use ibdev::qp::QpSpec;
+use ibdev::{
+    AgentSpec, Buf, CompletionQueue, Device, DeviceAttr, DeviceError, DeviceEvent, GidEntry, MadAgent,
+    PortAttr, QueuePair,
+};
+use ibwire::{Gid, PKey, PathRecord};
+
+use self::agent::SoftAgent;
+pub(crate) use self::core::{Core, Link};
+use self::cq::SoftCq;
+use self::qp::SoftQp;
+use crate::engine::QpCreate;
+use crate::sim::Probe;
+
+/// A software HCA: over UDP (`SoftDevice::bind`) or in a [`Subnet`](crate::sim::Subnet).
+///
+/// A cheap handle; clones are the same device. What is created on it (queues, agents) are handles too, to be dropped
+/// in any order. With the last of them a device over UDP is closed and its addresses are free; a device of a subnet
+/// lives as long as the subnet.
+///
+/// Posting sends packets in the caller's task. One mutex guards the whole device; it is never held across an await.
+#[derive(Clone)]
+pub struct SoftDevice(pub(crate) Arc<Core>);
+
+impl fmt::Debug for SoftDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SoftDevice").field(&self.0.attr.name).finish()
+    }
+}
+
+impl SoftDevice {
+    /// The path from `port` to `dgid`. In a subnet it comes from the subnet's own table; over UDP it is made up as
+    /// Linux does for RoCE (spec/sa.md 7.4), so whether anyone lives there is not known.
+    ///
+    /// `None` if there is no such port, if the subnet knows no such GID on the port's rail, or if no address of the
+    /// device is of the GID's family.
+    pub fn resolve(&self, port: u8, dgid: Gid) -> Option<PathRecord> {
+        self.0.lock().link.resolve(port, dgid)
+    }
+
+    /// Lets [`Subnet::quiet`](crate::sim::Subnet::quiet) ask `probe` what a layer above the device still holds. It is
+    /// asked as long as someone else holds it.
+    pub fn add_probe(&self, probe: Weak<dyn Probe>) {
+        self.0.add_probe(probe);
+    }
+
+    fn no_port(&self, port: u8) -> DeviceError {
+        DeviceError::Limit { what: "port", value: port.into(), limit: self.0.attr.ports.into() }
+    }
+}
+
+#[async_trait]
+impl Device for SoftDevice {
+    fn attr(&self) -> &DeviceAttr {
+        &self.0.attr
+    }
+
+    fn port(&self, port: u8) -> Result<PortAttr, DeviceError> {
+        self.0.with_live(|state| state.engine.port(port).copied())?.ok_or_else(|| self.no_port(port))
+    }
+
+    fn gids(&self, port: u8) -> Result<Vec<GidEntry>, DeviceError> {
+        self.port(port)?;
+        Ok(self.0.lock().engine.gids(port).to_vec())
+    }
+
+    fn pkeys(&self, port: u8) -> Result<Vec<PKey>, DeviceError> {
+        self.port(port)?;
+        Ok(self.0.lock().engine.pkeys(port).to_vec())
+    }
+
+    fn open_agent(&self, spec: AgentSpec) -> Result<Box<dyn MadAgent>, DeviceError> {
+        let id = self.0.with_live(|state| state.engine.open_agent(spec))??;
+        Ok(Box::new(SoftAgent { core: self.0.clone(), id }))
+    }
+
+    fn poll_event(&self, cx: &mut Context<'_>) -> Poll<DeviceEvent> {
+        self.0.lock().waiters.poll_event(cx)
+    }
+
+    async fn create_cq(&self, capacity: u32) -> Result<Arc<dyn CompletionQueue>, DeviceError> {
+        let id = self.0.with_live(|state| state.engine.create_cq(capacity))??;
+        Ok(Arc::new(SoftCq { core: self.0.clone(), id }))
+    }
+
+    async fn create_qp(&self, spec: QpSpec) -> Result<Arc<dyn QueuePair>, DeviceError> {
+        let own = |cq: &Arc<dyn CompletionQueue>| match cq.as_any().downcast_ref::<SoftCq>() {
+            Some(cq) if Arc::ptr_eq(&cq.core, &self.0) => Ok(cq.id),
+            _ => Err(DeviceError::Unsupported { what: "a completion queue of another device" }),
+        };
+        let create = QpCreate {
+            kind: spec.kind,
+            send_cq: own(&spec.send_cq)?,
+            recv_cq: own(&spec.recv_cq)?,
+            max_send_wr: spec.max_send_wr,
+            max_recv_wr: spec.max_recv_wr,
+        };
+        let qpn = self.0.with_live(|state| {
+            let qpn = state.engine.create_qp(&create)?;
+            state.qps.insert(qpn);
+            Ok::<_, DeviceError>(qpn)
+        })??;
+        Ok(Arc::new(SoftQp { core: self.0.clone(), qpn, _cqs: [spec.send_cq, spec.recv_cq] }))
+    }
+
+    async fn alloc(&self, count: usize, len: usize) -> Result<Vec<Buf>, DeviceError> {
+        Ok((0..count).map(|_| Buf::unregistered(len)).collect())
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let state = self.0.lock();
+        state.engine.counters().named().chain(state.link.counters()).collect()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

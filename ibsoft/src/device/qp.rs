@@ -1,0 +1,51 @@
+//! Handles of queue pairs.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use ibdev::qp::Transition;
+use ibdev::{CompletionQueue, DeviceError, PostError, QueuePair, RecvWr, SendWr};
+use ibwire::Qpn;
+
+use super::core::Core;
+
+/// A queue pair; dropped, it is destroyed.
+#[derive(Debug)]
+pub(super) struct SoftQp {
+    pub core: Arc<Core>,
+    pub qpn: Qpn,
+    /// Dropped behind the QP itself.
+    pub _cqs: [Arc<dyn CompletionQueue>; 2],
+}
+
+#[async_trait]
+impl QueuePair for SoftQp {
+    fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    async fn modify(&self, transition: Transition) -> Result<(), DeviceError> {
+        // The buffers of a QP that was reset go home here, behind the mutex.
+        self.core.with_live(|state| state.engine.modify(self.qpn, transition))?.map(drop)
+    }
+
+    fn post_send(&self, work: &mut VecDeque<SendWr>) -> Result<(), PostError> {
+        self.core.with_live(|state| state.engine.post_send(self.qpn, work)).unwrap_or(Err(PostError::Gone))
+    }
+
+    fn post_recv(&self, work: &mut VecDeque<RecvWr>) -> Result<(), PostError> {
+        self.core.with_live(|state| state.engine.post_recv(self.qpn, work)).unwrap_or(Err(PostError::Gone))
+    }
+}
+
+impl Drop for SoftQp {
+    fn drop(&mut self) {
+        let homeless = self.core.with(|state| {
+            state.qps.remove(&self.qpn);
+            state.engine.destroy_qp(self.qpn)
+        });
+        // Not under the mutex: a buffer's home may post it again.
+        drop(homeless);
+    }
+}

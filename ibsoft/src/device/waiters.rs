@@ -1,0 +1,125 @@
+//! Who waits for what.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
+use std::task::{Context, Poll, Waker};
+
+use ibdev::DeviceEvent;
+use ibwire::Qpn;
+
+use crate::engine::{AgentId, CqId, Engine, EngineEvent};
+
+/// Keyed without randomness: under a seed the order of wakes is the same every time.
+type Map<K> = HashMap<K, Waker, BuildHasherDefault<DefaultHasher>>;
+
+/// Wakers by what they wait for, and device events that nobody has read yet.
+#[derive(Debug, Default)]
+pub(super) struct Waiters {
+    cqs: Map<CqId>,
+    received: Map<AgentId>,
+    room: Map<AgentId>,
+    reader: Option<Waker>,
+    events: VecDeque<DeviceEvent>,
+    woken: Wakes,
+}
+
+/// To be woken once the mutex is free.
+#[derive(Debug, Default)]
+#[must_use]
+pub(super) struct Wakes(Vec<Waker>);
+
+impl Wakes {
+    pub(super) fn wake(self) {
+        for waker in self.0 {
+            waker.wake();
+        }
+    }
+}
+
+impl Waiters {
+    pub(super) fn wait_cq(&mut self, cq: CqId, cx: &Context<'_>) {
+        wait(&mut self.cqs, cq, cx);
+    }
+
+    pub(super) fn wait_mad(&mut self, agent: AgentId, cx: &Context<'_>) {
+        wait(&mut self.received, agent, cx);
+    }
+
+    pub(super) fn wait_room(&mut self, agent: AgentId, cx: &Context<'_>) {
+        wait(&mut self.room, agent, cx);
+    }
+
+    pub(super) fn forget_cq(&mut self, cq: CqId) {
+        self.cqs.remove(&cq);
+    }
+
+    pub(super) fn forget_agent(&mut self, agent: AgentId) {
+        self.received.remove(&agent);
+        self.room.remove(&agent);
+    }
+
+    /// Takes the oldest device event. The last one stays for all who ask.
+    pub(super) fn poll_event(&mut self, cx: &Context<'_>) -> Poll<DeviceEvent> {
+        match self.events.front() {
+            Some(DeviceEvent::Gone) => Poll::Ready(DeviceEvent::Gone),
+            Some(_) => self.events.pop_front().map_or(Poll::Pending, Poll::Ready),
+            None => {
+                self.reader = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Takes an engine's event. `qps` are the QPs that exist.
+    pub(super) fn event(&mut self, event: EngineEvent, qps: &BTreeSet<Qpn>) {
+        let waker = match event {
+            EngineEvent::CqReady(cq) => self.cqs.remove(&cq),
+            EngineEvent::MadReady(agent) => self.received.remove(&agent),
+            EngineEvent::MadRoom(agent) => self.room.remove(&agent),
+            EngineEvent::Device(event) => return self.device_event(event, qps),
+        };
+        self.woken.0.extend(waker);
+    }
+
+    /// Keeps a device event for its reader. Of equal events only the last is kept, so that the last state of a port
+    /// is what is read last.
+    pub(super) fn device_event(&mut self, event: DeviceEvent, qps: &BTreeSet<Qpn>) {
+        match event {
+            // Each comes once a QP. Those of QPs that were destroyed meanwhile tell nobody anything.
+            DeviceEvent::CommEstablished(_) | DeviceEvent::QpError(_) => {
+                if self.events.len() > 2 * qps.len() + 64 {
+                    self.events.retain(|event| match event {
+                        DeviceEvent::CommEstablished(qpn) | DeviceEvent::QpError(qpn) => qps.contains(qpn),
+                        _ => true,
+                    });
+                }
+            }
+            _ => self.events.retain(|old| *old != event),
+        }
+        self.events.push_back(event);
+        self.woken.0.extend(self.reader.take());
+    }
+
+    /// Wakes everyone: the device is gone.
+    pub(super) fn wake_all(&mut self) {
+        let all = self.cqs.drain().map(|(_, waker)| waker);
+        self.woken.0.extend(all);
+        for agents in [&mut self.received, &mut self.room] {
+            self.woken.0.extend(agents.drain().map(|(_, waker)| waker));
+        }
+    }
+
+    /// Whom to wake now.
+    pub(super) fn take_woken(&mut self, engine: &Engine) -> Wakes {
+        // The window has room whenever packets have left, not only after a refusal.
+        if !self.room.is_empty() {
+            let with_room = self.room.extract_if(|agent, _| engine.mad_room(*agent) > 0);
+            self.woken.0.extend(with_room.map(|(_, waker)| waker));
+        }
+        std::mem::take(&mut self.woken)
+    }
+}
+
+fn wait<K: Hash + Eq>(map: &mut Map<K>, key: K, cx: &Context<'_>) {
+    map.entry(key).and_modify(|waker| waker.clone_from(cx.waker())).or_insert_with(|| cx.waker().clone());
+}

@@ -1,0 +1,81 @@
+//! The task that moves what is on the wires.
+//!
+//! It works off packets and timers in the order of their times, each at its own time, although tokio's timers only
+//! come up every millisecond: within that the subnet catches up by itself. So its time is finer than tokio's, and
+//! under the same seed and a paused clock everything happens in the same order.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Weak;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use tokio::time::{Sleep, sleep_until};
+
+use super::fabric::{Event, PortId};
+use super::frame;
+use super::subnet::Inner;
+
+/// Events before other tasks get their turn.
+const BUDGET: usize = 256;
+
+/// Runs until the subnet is dropped.
+pub(super) async fn run(subnet: Weak<Inner>) {
+    let mut sleep = None;
+    poll_fn(|cx| poll(&subnet, &mut sleep, cx)).await;
+}
+
+fn poll(subnet: &Weak<Inner>, sleep: &mut Option<Pin<Box<Sleep>>>, cx: &mut Context<'_>) -> Poll<()> {
+    let Some(subnet) = subnet.upgrade() else { return Poll::Ready(()) };
+    // Whoever sends while this runs need not wake it: it looks again before it rests.
+    subnet.wires.driver().task = None;
+    for _ in 0..BUDGET {
+        let now = tokio::time::Instant::now().into_std();
+        let next = subnet.wires.fabric().next_event(now);
+        match next {
+            Some((due, event)) => subnet.happen(due, event),
+            None if rest(&subnet, sleep, cx) => {}
+            None => return Poll::Pending,
+        }
+    }
+    cx.waker().wake_by_ref();
+    Poll::Pending
+}
+
+/// Arranges to be woken for what is due next. Whether to look again at once.
+fn rest(subnet: &Inner, sleep: &mut Option<Pin<Box<Sleep>>>, cx: &mut Context<'_>) -> bool {
+    let due = {
+        let fabric = subnet.wires.fabric();
+        let due = fabric.next_due();
+        let mut driver = subnet.wires.driver();
+        driver.task = Some(cx.waker().clone());
+        driver.alarm = due;
+        due
+    };
+    let Some(due) = due else { return false };
+    let due = due.into();
+    let sleep = sleep.get_or_insert_with(|| Box::pin(sleep_until(due)));
+    if sleep.deadline() != due {
+        sleep.as_mut().reset(due);
+    }
+    sleep.as_mut().poll(cx).is_ready()
+}
+
+impl Inner {
+    fn happen(&self, due: Instant, event: Event) {
+        match event {
+            Event::Timer { hca } => {
+                self.devices[hca].0.drive(due, |engine, _, now| engine.handle_timeout(now));
+            }
+            Event::Arrival { to, frame } => match frame::decode(&frame) {
+                Ok((net, transport)) => {
+                    let PortId { hca, port } = to;
+                    self.devices[hca].0.drive(due, |engine, _, now| {
+                        engine.handle_packet(now, port, &net, &frame[transport]);
+                    });
+                }
+                Err(error) => self.wires.fabric().count_damaged(to, error),
+            },
+        }
+    }
+}

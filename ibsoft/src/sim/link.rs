@@ -1,0 +1,99 @@
+//! Between an HCA and the wires.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Instant;
+
+use bytes::Bytes;
+use ibwire::{Gid, PathRecord};
+
+use super::fabric::{Fabric, PortId};
+use super::frame;
+use crate::device::Link;
+use crate::engine::Engine;
+
+/// The wires of a subnet, and who moves what is on them.
+#[derive(Debug)]
+pub(super) struct Wires {
+    fabric: Mutex<Fabric>,
+    driver: Mutex<Driver>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Driver {
+    /// Wakes the driver; not there while it runs.
+    pub task: Option<Waker>,
+    /// When the driver comes up by itself.
+    pub alarm: Option<Instant>,
+}
+
+impl Wires {
+    pub(super) fn new(fabric: Fabric) -> Self {
+        Self { fabric: Mutex::new(fabric), driver: Mutex::default() }
+    }
+
+    pub(super) fn fabric(&self) -> MutexGuard<'_, Fabric> {
+        self.fabric.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn driver(&self) -> MutexGuard<'_, Driver> {
+        self.driver.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the driver if something is due before it comes up.
+    fn call_driver(&self, due: Option<Instant>) {
+        let mut driver = self.driver();
+        if due.is_some_and(|due| driver.alarm.is_none_or(|alarm| due < alarm)) {
+            if let Some(task) = driver.task.take() {
+                drop(driver);
+                task.wake();
+            }
+        }
+    }
+
+    /// Wakes the driver whatever is due.
+    pub(super) fn wake_driver(&self) {
+        let task = self.driver().task.take();
+        if let Some(task) = task {
+            task.wake();
+        }
+    }
+}
+
+/// The link of one HCA.
+#[derive(Debug)]
+pub(super) struct SimLink {
+    wires: Arc<Wires>,
+    hca: usize,
+    transport: Vec<u8>,
+}
+
+impl SimLink {
+    pub(super) fn new(wires: Arc<Wires>, hca: usize) -> Self {
+        Self { wires, hca, transport: Vec::new() }
+    }
+}
+
+impl Link for SimLink {
+    fn flush(&mut self, engine: &mut Engine, now: Instant) {
+        let mut fabric = self.wires.fabric();
+        loop {
+            self.transport.clear();
+            let Some(egress) = engine.poll_transmit(now, &mut self.transport) else { break };
+            let frame = Bytes::from(frame::encode(&egress.net, &self.transport));
+            fabric.send(now, PortId { hca: self.hca, port: egress.port }, egress.net.dlid, frame);
+        }
+        fabric.set_timer(self.hca, engine.poll_timeout());
+        let due = fabric.next_due();
+        drop(fabric);
+        self.wires.call_driver(due);
+    }
+
+    fn resolve(&self, port: u8, dgid: Gid) -> Option<PathRecord> {
+        self.wires.fabric().path(PortId { hca: self.hca, port }, dgid)
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}

@@ -1,0 +1,250 @@
+//! A subnet in the hands of its user.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ibdev::PortState;
+
+use super::builder::{BuildSubnet, ports_of};
+use super::fabric::PortId;
+use super::faults::FaultRates;
+use super::link::Wires;
+use crate::device::SoftDevice;
+
+/// HCAs and the wires between them, all in this process and on the clock of its tokio runtime: under a paused clock
+/// its time is virtual.
+///
+/// A cheap handle; clones are the same subnet. Dropping the last one takes the devices away: what still runs on them
+/// gets [`DeviceError::Gone`](ibdev::DeviceError::Gone). If that happens because a test fails, the seed and the last
+/// packets are printed.
+///
+/// Methods that take the name of an HCA panic if there is none of that name: they are for tests.
+#[derive(Debug, Clone)]
+pub struct Subnet(pub(super) Arc<Inner>);
+
+/// What the handles of a subnet share.
+#[derive(Debug)]
+pub(super) struct Inner {
+    seed: u64,
+    pub wires: Arc<Wires>,
+    /// In the order of the nodes.
+    pub devices: Vec<SoftDevice>,
+}
+
+impl Inner {
+    pub(super) fn new(seed: u64, wires: Arc<Wires>, devices: Vec<SoftDevice>) -> Self {
+        Self { seed, wires, devices }
+    }
+}
+
+/// Packets that a failing test prints.
+const LAST_PACKETS: usize = 100;
+
+impl Subnet {
+    /// One switch, and around it an HCA with one port for each name.
+    pub fn star<N: Into<String>>(names: impl IntoIterator<Item = N>) -> BuildSubnet {
+        Self::rails(1, names)
+    }
+
+    /// An HCA with `n` ports for each name: port k of each is on rail k, and rails are not connected.
+    pub fn rails<N: Into<String>>(n: usize, names: impl IntoIterator<Item = N>) -> BuildSubnet {
+        BuildSubnet::new(n, names.into_iter().map(Into::into).collect())
+    }
+
+    /// The HCA of that name, to be opened as a device.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn device(&self, name: &str) -> SoftDevice {
+        self.0.devices[self.hca(name)].clone()
+    }
+
+    /// The seed that it was built with.
+    pub fn seed(&self) -> u64 {
+        self.0.seed
+    }
+
+    /// What goes wrong on the way. Nothing unless set.
+    pub fn faults(&self) -> Faults {
+        Faults(self.clone())
+    }
+
+    /// From now on nothing passes between the HCAs of the two groups, in either direction; what is under way is lost.
+    ///
+    /// # Panics
+    /// If there is no HCA of one of the names.
+    pub fn partition(&self, a: &[&str], b: &[&str]) {
+        let group = |names: &[&str]| names.iter().map(|name| self.hca(name)).collect::<BTreeSet<_>>();
+        let (a, b) = (group(a), group(b));
+        self.0.wires.fabric().partition(a, b);
+    }
+
+    /// Ends all partitions.
+    pub fn heal(&self) {
+        self.0.wires.fabric().heal();
+    }
+
+    /// Takes all ports of an HCA down: it reports that, and nothing reaches or leaves them.
+    ///
+    /// # Panics
+    /// If there is no HCA of that name.
+    pub fn link_down(&self, name: &str) {
+        self.set_links(name, None, false);
+    }
+
+    /// Takes the ports of an HCA up again.
+    ///
+    /// # Panics
+    /// If there is no HCA of that name.
+    pub fn link_up(&self, name: &str) {
+        self.set_links(name, None, true);
+    }
+
+    /// [`link_down`](Self::link_down) for one port, numbered from 1.
+    ///
+    /// # Panics
+    /// If there is no HCA of that name.
+    pub fn port_down(&self, name: &str, port: u8) {
+        self.set_links(name, Some(port), false);
+    }
+
+    /// [`link_up`](Self::link_up) for one port, numbered from 1.
+    ///
+    /// # Panics
+    /// If there is no HCA of that name.
+    pub fn port_up(&self, name: &str, port: u8) {
+        self.set_links(name, Some(port), true);
+    }
+
+    fn set_links(&self, name: &str, port: Option<u8>, up: bool) {
+        let hca = self.hca(name);
+        let ports: Vec<PortId> = {
+            let mut fabric = self.0.wires.fabric();
+            let all = ports_of(hca, &fabric.nodes[hca]).filter(|id| port.is_none_or(|port| port == id.port));
+            all.filter(|id| fabric.set_up(*id, up)).collect()
+        };
+        let now = tokio::time::Instant::now().into_std();
+        self.0.devices[hca].0.drive(now, |engine, _, _| {
+            for id in ports {
+                let Some(mut attr) = engine.port(id.port).copied() else { continue };
+                attr.state = if up { PortState::Active } else { PortState::Down };
+                engine.set_port(attr);
+            }
+        });
+    }
+
+    /// Takes an HCA out for good: its posted work is flushed, all calls on it answer
+    /// [`DeviceError::Gone`](ibdev::DeviceError::Gone).
+    ///
+    /// # Panics
+    /// If there is no HCA of that name.
+    pub fn remove(&self, name: &str) {
+        let hca = self.hca(name);
+        self.0.devices[hca].0.remove();
+        self.0.wires.fabric().remove(hca);
+    }
+
+    /// Writes the last packets, up to 65,536 of them or 32 MiB, to a file for Wireshark, native InfiniBand from the LRH
+    /// on. Times count from the building of the subnet; a packet that did not arrive is marked as "RX error".
+    pub fn write_pcap(&self, file: impl AsRef<Path>) -> io::Result<()> {
+        self.0.wires.fabric().trace.write_pcap(file.as_ref())
+    }
+
+    /// The last packets and what became of them, one a line, as many as [`write_pcap`](Self::write_pcap) writes. Times
+    /// count from the building of the subnet; the same seed and the same program give the same lines.
+    pub fn log(&self) -> Vec<String> {
+        self.0.log()
+    }
+
+    fn hca(&self, name: &str) -> usize {
+        let fabric = self.0.wires.fabric();
+        match fabric.nodes.iter().position(|node| node.name == name) {
+            Some(hca) => hca,
+            None => {
+                let names: Vec<_> = fabric.nodes.iter().map(|node| node.name.clone()).collect();
+                drop(fabric);
+                panic!("no HCA {name:?} in the subnet, there are {names:?}");
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn log(&self) -> Vec<String> {
+        let fabric = self.wires.fabric();
+        fabric.trace.lines(|id| fabric.name(id)).collect()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log();
+            let skipped = log.len().saturating_sub(LAST_PACKETS);
+            eprintln!("subnet with seed {}: {}", self.seed, self.wires.fabric().counters);
+            for line in &log[skipped..] {
+                eprintln!("{line}");
+            }
+        }
+        for device in &self.devices {
+            device.0.remove();
+        }
+        self.wires.wake_driver();
+    }
+}
+
+/// Sets what goes wrong between the ports of a subnet, from now on and for each packet by itself.
+#[derive(Debug, Clone)]
+pub struct Faults(Subnet);
+
+impl Faults {
+    /// The share of packets that are lost, 0.0..=1.0.
+    ///
+    /// # Panics
+    /// If it is out of range.
+    pub fn loss(self, share: f64) -> Self {
+        self.set(|rates| rates.loss = checked(share))
+    }
+
+    /// The share of packets that arrive twice, 0.0..=1.0. Each copy is delayed and held back by itself.
+    ///
+    /// # Panics
+    /// If it is out of range.
+    pub fn duplicate(self, share: f64) -> Self {
+        self.set(|rates| rates.duplicate = checked(share))
+    }
+
+    /// The share of packets that are held back, 0.0..=1.0, for 1 us to 65 ms, short times as likely as long ones on a
+    /// logarithmic scale, so that packets that were sent later overtake them.
+    ///
+    /// # Panics
+    /// If it is out of range.
+    pub fn reorder(self, share: f64) -> Self {
+        self.set(|rates| rates.reorder = checked(share))
+    }
+
+    /// How long packets travel; no time unless set. A different time for each packet, but without
+    /// [`reorder`](Self::reorder) none overtakes another between the same two ports.
+    pub fn delay(self, range: RangeInclusive<Duration>) -> Self {
+        self.set(|rates| rates.delay = range)
+    }
+
+    /// Nothing goes wrong any more.
+    pub fn clear(self) -> Self {
+        self.set(|rates| *rates = FaultRates::default())
+    }
+
+    fn set(self, change: impl FnOnce(&mut FaultRates)) -> Self {
+        change(&mut self.0.0.wires.fabric().dice.rates);
+        self
+    }
+}
+
+fn checked(share: f64) -> f64 {
+    assert!((0.0..=1.0).contains(&share), "{share} is not a share of 0.0 to 1.0");
+    share
+}

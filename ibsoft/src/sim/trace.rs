@@ -1,0 +1,153 @@
+//! What passed: a bounded record of packets and their fates, as text and as a pcap file.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use ibwire::mad::MadHeader;
+use ibwire::packet::TransportPacket;
+
+use super::fabric::PortId;
+use super::frame;
+use crate::pcap::{ErfRecord, PcapFile};
+
+/// What became of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// Not there yet.
+    Flying,
+    /// Arrived this long after the start.
+    Delivered(Duration),
+    /// A fault took it.
+    Lost,
+    /// Sender and receiver were partitioned.
+    Partitioned,
+    /// One of the two ports was down.
+    LinkDown,
+    /// No port has the LID it was sent to.
+    NoRoute,
+    /// The receiver was removed.
+    Removed,
+    /// Too many packets were under way to its receiver.
+    Overrun,
+}
+
+impl fmt::Display for Fate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Flying => "under way",
+            Self::Delivered(at) => return write!(f, "at {at:?}"),
+            Self::Lost => "lost",
+            Self::Partitioned => "partitioned",
+            Self::LinkDown => "link down",
+            Self::NoRoute => "no such LID",
+            Self::Removed => "receiver removed",
+            Self::Overrun => "overrun",
+        })
+    }
+}
+
+/// One copy of a packet.
+#[derive(Debug, Clone)]
+pub(super) struct Passage {
+    /// When it was sent, from the start on.
+    pub sent: Duration,
+    pub from: PortId,
+    pub to: Option<PortId>,
+    /// Whether it is the second copy of a duplicated packet.
+    pub duplicate: bool,
+    pub frame: Bytes,
+    pub fate: Fate,
+}
+
+/// The last packets.
+#[derive(Debug)]
+pub(super) struct Trace {
+    pub start: Instant,
+    passages: VecDeque<Passage>,
+    /// Number of the oldest one kept.
+    first: u64,
+    bytes: usize,
+}
+
+impl Trace {
+    const PASSAGES: usize = 65_536;
+    const BYTES: usize = 32 << 20;
+
+    pub(super) fn new(start: Instant) -> Self {
+        Self { start, passages: VecDeque::new(), first: 0, bytes: 0 }
+    }
+
+    /// Adds a packet and returns its number.
+    pub(super) fn push(&mut self, passage: Passage) -> u64 {
+        self.bytes += passage.frame.len();
+        self.passages.push_back(passage);
+        while self.passages.len() > Self::PASSAGES || self.bytes > Self::BYTES {
+            let Some(oldest) = self.passages.pop_front() else { break };
+            self.bytes -= oldest.frame.len();
+            self.first += 1;
+        }
+        self.first + self.passages.len() as u64 - 1
+    }
+
+    /// Says what became of a packet, if it is still kept.
+    pub(super) fn settle(&mut self, number: u64, fate: Fate) {
+        let kept =
+            number.checked_sub(self.first).and_then(|at| self.passages.get_mut(usize::try_from(at).ok()?));
+        if let Some(passage) = kept {
+            passage.fate = fate;
+        }
+    }
+
+    /// A line for each packet.
+    pub(super) fn lines<'a>(
+        &'a self,
+        name: impl Fn(PortId) -> String + 'a,
+    ) -> impl Iterator<Item = String> + 'a {
+        self.passages.iter().map(move |passage| {
+            let to = passage.to.map_or("?".into(), &name);
+            let copy = if passage.duplicate { ", second copy" } else { "" };
+            let (sent, fate) = (passage.sent, passage.fate);
+            format!("{sent:?} {} > {to} {}{copy}: {fate}", name(passage.from), Summary(&passage.frame))
+        })
+    }
+
+    /// Writes all packets that are kept. The start is in 1970, so that the same seed gives the same file.
+    pub(super) fn write_pcap(&self, path: &Path) -> io::Result<()> {
+        let mut file = PcapFile::erf(path)?;
+        for passage in &self.passages {
+            let lost = !matches!(passage.fate, Fate::Delivered(_) | Fate::Flying);
+            let record = ErfRecord { since_epoch: passage.sent, lost, packet: &passage.frame };
+            file.write(passage.sent, |out| record.write_to(out))?;
+        }
+        file.flush()
+    }
+}
+
+/// A packet in a few words.
+struct Summary<'a>(&'a [u8]);
+
+impl fmt::Display for Summary<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Ok((_, transport)) = frame::decode(self.0) else {
+            return write!(f, "damaged packet of {} bytes", self.0.len());
+        };
+        let Ok(packet) = TransportPacket::parse(&self.0[transport]) else {
+            return write!(f, "unreadable packet of {} bytes", self.0.len());
+        };
+        let bth = packet.bth();
+        write!(f, "{} qp {:#x} psn {:#x}", bth.opcode, bth.dest_qp.get(), bth.psn.get())?;
+        if let Some(aeth) = packet.aeth() {
+            write!(f, " {} msn {}", aeth.syndrome, aeth.msn.get())?;
+        }
+        match MadHeader::parse(packet.payload()) {
+            Ok(mad) if bth.dest_qp == ibwire::Qpn::GSI => {
+                write!(f, " {} {} tid {}", mad.class, mad.attribute, mad.tid)
+            }
+            _ => write!(f, " {} bytes", packet.payload().len()),
+        }
+    }
+}

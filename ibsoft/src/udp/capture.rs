@@ -1,0 +1,61 @@
+//! Every packet of a UDP device into a pcap file.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+
+use ibdev::DeviceError;
+use ibwire::icrc::{FoundId, IdClass};
+
+use crate::pcap::{PcapFile, RoceFrame};
+
+/// A capture in progress.
+#[derive(Debug)]
+pub(super) struct Capture {
+    file: Mutex<PcapFile>,
+    errors: AtomicU64,
+}
+
+impl Capture {
+    pub(super) fn create(path: &Path) -> Result<Self, DeviceError> {
+        let file =
+            PcapFile::ethernet(path).map_err(|error| DeviceError::os("creating the pcap file", error))?;
+        Ok(Self { file: Mutex::new(file), errors: AtomicU64::new(0) })
+    }
+
+    /// Adds a packet: from the BTH through the ICRC, with the Identification that the ICRC was computed with. `None`
+    /// is for packets whose ICRC is wrong.
+    pub(super) fn record(&self, src: SocketAddr, dst: SocketAddr, id: Option<FoundId>, datagram: &[u8]) {
+        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let frame = RoceFrame {
+            src,
+            dst,
+            id: id.map_or(0, |found| found.id),
+            dont_fragment: id.is_none_or(|found| found.class != IdClass::SolvedWithoutDf),
+            datagram,
+        };
+        self.with(|file| file.write(since_epoch, |out| frame.write_to(out)));
+    }
+
+    /// Brings what was recorded to the file: it is complete if the process is killed now.
+    pub(super) fn flush(&self) {
+        self.with(PcapFile::flush);
+    }
+
+    /// How many packets could not be written.
+    pub(super) fn errors(&self) -> u64 {
+        self.errors.load(Ordering::Relaxed)
+    }
+
+    fn with(&self, write: impl FnOnce(&mut PcapFile) -> io::Result<()>) {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = write(&mut file) {
+            if self.errors.fetch_add(1, Ordering::Relaxed) == 0 {
+                tracing::warn!(%error, "the pcap file misses packets");
+            }
+        }
+    }
+}

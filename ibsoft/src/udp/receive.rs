@@ -1,0 +1,138 @@
+//! From the socket to the engine: batches of datagrams, each with its ICRC checked.
+
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+
+use ibwire::FlowLabel;
+use ibwire::icrc::{FoundId, Icrc, IdClass, Ipv4Pseudo, Ipv6Pseudo};
+use ibwire::packet::Bth;
+use quinn_udp::{BATCH_SIZE, RecvMeta};
+
+use super::capture::Capture;
+use super::counters::RxCounters;
+use super::socket::RoceSocket;
+use crate::engine::{NetHeader, NetRoute};
+
+/// One call takes up to [`BATCH_SIZE`] buffers; a buffer holds what GRO merged, 64 KiB at most.
+const BUFFER_LEN: usize = 1 << 16;
+
+/// What Linux sends by default; a UDP socket does not tell what came.
+const HOP_LIMIT: u8 = 64;
+
+/// Takes datagrams from sockets and keeps those of one batch whose ICRC is right.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    memory: Vec<u8>,
+    valid: Vec<(NetHeader, Range<usize>)>,
+    last_ids: LastIds,
+    pub counters: RxCounters,
+}
+
+impl Receiver {
+    pub(super) fn new() -> Self {
+        Self {
+            memory: vec![0; BATCH_SIZE * BUFFER_LEN],
+            valid: Vec::new(),
+            last_ids: LastIds::default(),
+            counters: RxCounters::default(),
+        }
+    }
+
+    /// Replaces the batch by the next one. An error is the socket's: `WouldBlock` if nothing waits.
+    pub(super) fn recv(&mut self, from: &RoceSocket, capture: Option<&Capture>) -> io::Result<()> {
+        self.valid.clear();
+        let mut metas = [RecvMeta::default(); BATCH_SIZE];
+        let mut buffers = self.memory.chunks_exact_mut(BUFFER_LEN);
+        let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =
+            std::array::from_fn(|_| IoSliceMut::new(buffers.next().unwrap_or_default()));
+        let received = from.state.recv((&from.socket).into(), &mut slices, &mut metas)?;
+        self.counters.batches += 1;
+        for (n, meta) in metas[..received].iter().enumerate() {
+            let buffer = n * BUFFER_LEN;
+            let mut at = 0;
+            while at < meta.len {
+                let end = meta.len.min(at + meta.stride.max(1));
+                self.check(from.local, meta, buffer + at..buffer + end, capture);
+                at = end;
+            }
+        }
+        Ok(())
+    }
+
+    /// The batch: what stood in front of the BTH, and BTH through padding.
+    pub(super) fn batch(&self) -> impl Iterator<Item = (&NetHeader, &[u8])> {
+        self.valid.iter().map(|(net, at)| (net, &self.memory[at.clone()]))
+    }
+
+    fn check(&mut self, local: SocketAddr, meta: &RecvMeta, at: Range<usize>, capture: Option<&Capture>) {
+        self.counters.datagrams += 1;
+        let datagram = &self.memory[at.clone()];
+        let Some((transport, icrc)) = datagram.split_last_chunk().filter(|(rest, _)| rest.len() >= Bth::LEN)
+        else {
+            self.counters.drop_too_short += 1;
+            return;
+        };
+        let found = match (meta.addr, local) {
+            (SocketAddr::V4(src), SocketAddr::V4(dst)) => {
+                Ipv4Pseudo::new(src, dst).find_id(transport, Icrc(*icrc), self.last_ids.of(meta.addr.ip()))
+            }
+            (SocketAddr::V6(src), SocketAddr::V6(dst)) => {
+                let pseudo =
+                    Ipv6Pseudo { src: *src.ip(), dst: *dst.ip(), src_port: src.port(), dst_port: dst.port() };
+                (pseudo.icrc(transport) == Icrc(*icrc)).then_some(FoundId { id: 0, class: IdClass::Zero })
+            }
+            // A socket receives from its own family only.
+            _ => None,
+        };
+        if let Some(capture) = capture {
+            capture.record(meta.addr, local, found, datagram);
+        }
+        let Some(found) = found else {
+            self.counters.drop_icrc += 1;
+            return;
+        };
+        self.counters.count_id(found.class);
+        self.last_ids.set(meta.addr.ip(), found.id);
+        let net = NetHeader::roce(NetRoute {
+            sgid: meta.addr.ip().into(),
+            dgid: local.ip().into(),
+            flow_label: FlowLabel::default(),
+            traffic_class: meta.ecn.map_or(0, |ecn| ecn as u8),
+            hop_limit: HOP_LIMIT,
+            ip_id: found.id,
+        });
+        self.valid.push((net, at.start..at.end - Icrc::LEN));
+    }
+}
+
+/// The last IPv4 Identification of each sender, as far as there is room: senders that count are told by it from
+/// damaged packets that happen to fit some Identification.
+#[derive(Debug)]
+struct LastIds([Option<(IpAddr, u16)>; Self::SENDERS]);
+
+impl LastIds {
+    const SENDERS: usize = 256;
+
+    fn slot(sender: IpAddr) -> usize {
+        let octets = match sender {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => v6.octets(),
+        };
+        octets.iter().fold(0u8, |slot, &octet| slot.rotate_left(3) ^ octet).into()
+    }
+
+    fn of(&self, sender: IpAddr) -> Option<u16> {
+        self.0[Self::slot(sender)].filter(|(ip, _)| *ip == sender).map(|(_, id)| id)
+    }
+
+    fn set(&mut self, sender: IpAddr, id: u16) {
+        self.0[Self::slot(sender)] = Some((sender, id));
+    }
+}
+
+impl Default for LastIds {
+    fn default() -> Self {
+        Self([None; Self::SENDERS])
+    }
+}

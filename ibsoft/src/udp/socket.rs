@@ -1,0 +1,120 @@
+//! Sockets that carry RoCEv2: options, and why one could not be had.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ibdev::DeviceError;
+use ibwire::packet::UdpHeader;
+use quinn_udp::UdpSocketState;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::UdpSocket;
+
+use super::address::LocalAddress;
+
+/// One bound address: packets that it receives were sent to this address, packets that it sends come from it.
+#[derive(Debug)]
+pub(super) struct RoceSocket {
+    pub socket: UdpSocket,
+    pub state: UdpSocketState,
+    pub local: SocketAddr,
+    /// What the kernel granted, in bytes.
+    pub recv_buffer: usize,
+    /// Datagrams that one call can send, 1 without segmentation offload.
+    gso_segments: AtomicUsize,
+}
+
+/// Holds three windows of a fast peer. The default of Linux holds less than one window of rdma_rxe
+/// (spec/softhca.md 6.2).
+const BUFFER_BYTES: usize = 8 << 20;
+
+const HOP_LIMIT: u32 = 64;
+
+impl RoceSocket {
+    /// Binds `address`. Never connected: only so is the IPv4 Identification known in advance.
+    pub(super) fn bind(address: &LocalAddress, port: u16) -> Result<Self, DeviceError> {
+        let socket = open(address, port).map_err(|error| refusal(error, port))?;
+        let os = |error| DeviceError::os("setting up a RoCEv2 socket", error);
+        let socket = UdpSocket::from_std(socket.into()).map_err(os)?;
+        let state = UdpSocketState::new((&socket).into()).map_err(os)?;
+        let local = socket.local_addr().map_err(os)?;
+        let recv_buffer = state.recv_buffer_size((&socket).into()).unwrap_or(0);
+        let gso_segments = AtomicUsize::new(state.max_gso_segments());
+        Ok(Self { socket, state, local, recv_buffer, gso_segments })
+    }
+
+    /// How many datagrams one call can send.
+    pub(super) fn gso_segments(&self) -> usize {
+        self.gso_segments.load(Ordering::Relaxed)
+    }
+
+    /// From now on one datagram a call. Whether that is a change.
+    pub(super) fn stop_gso(&self) -> bool {
+        self.gso_segments.swap(1, Ordering::Relaxed) > 1
+    }
+}
+
+fn open(address: &LocalAddress, port: u16) -> io::Result<Socket> {
+    let socket =
+        Socket::new(Domain::for_address(address.socket_addr(port)), Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_nonblocking(true)?;
+    match address.ip {
+        IpAddr::V4(_) => socket.set_ttl_v4(HOP_LIMIT)?,
+        IpAddr::V6(_) => {
+            socket.set_only_v6(true)?;
+            socket.set_unicast_hops_v6(HOP_LIMIT)?;
+            #[cfg(target_os = "linux")]
+            ibcm_sys::socket::set_no_check6_rx(std::os::fd::AsFd::as_fd(&socket))?;
+        }
+    }
+    // The system may grant less; what it granted is read back.
+    _ = socket.set_send_buffer_size(BUFFER_BYTES);
+    _ = socket.set_recv_buffer_size(BUFFER_BYTES);
+    #[cfg(target_os = "linux")]
+    if socket.recv_buffer_size()? < BUFFER_BYTES {
+        _ = ibcm_sys::socket::force_recv_buffer_size(std::os::fd::AsFd::as_fd(&socket), BUFFER_BYTES);
+    }
+    socket.bind(&address.socket_addr(port).into())?;
+    Ok(socket)
+}
+
+/// Binds the lowest address 127.0.0.N at which `port` is free.
+pub(super) fn bind_free_loopback(port: u16) -> Result<(LocalAddress, RoceSocket), DeviceError> {
+    let first = LocalAddress::look_up(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    for n in 1..=254 {
+        let address = LocalAddress { ip: IpAddr::V4(Ipv4Addr::new(127, 0, 0, n)), ..first };
+        match RoceSocket::bind(&address, port) {
+            Ok(socket) => return Ok((address, socket)),
+            Err(DeviceError::InUse { .. }) => {}
+            Err(DeviceError::Os { error, .. })
+                if n > 1 && error.kind() == io::ErrorKind::AddrNotAvailable =>
+            {
+                return Err(DeviceError::InUse { what: "127.0.0.1", holder: ONE_LOOPBACK_ADDRESS });
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(refusal(io::ErrorKind::AddrInUse.into(), port))
+}
+
+const RXE_OR_OTHERS: &str = "rdma_rxe holds it for every address as soon as its module is loaded (rmmod rdma_rxe, or \
+    use its device, or another network namespace); or another process or another soft device holds it for this \
+    address (give each its own: any 127.x.y.z works on Linux; ss -ulnp names the process)";
+const OTHER_PROGRAMS: &str = "another process or another soft device holds it for this address (give each its own; \
+    ss -ulnp names the process)";
+const ONE_LOOPBACK_ADDRESS: &str = "this system gives loopback one address only, 127.0.0.1, so a second soft device \
+    needs an address of its own: add one (on macOS: ifconfig lo0 alias 127.0.0.2) or name another";
+
+fn refusal(error: io::Error, port: u16) -> DeviceError {
+    match error.kind() {
+        io::ErrorKind::AddrInUse if port == UdpHeader::ROCE_PORT => {
+            DeviceError::InUse { what: "UDP port 4791", holder: RXE_OR_OTHERS }
+        }
+        io::ErrorKind::AddrInUse => DeviceError::InUse { what: "the UDP port", holder: OTHER_PROGRAMS },
+        io::ErrorKind::PermissionDenied => DeviceError::Permission {
+            need: "binding a UDP socket (a sandbox or security module forbids it, or the port is below 1024)",
+        },
+        io::ErrorKind::AddrNotAvailable => DeviceError::os("the address is not one of this machine's", error),
+        _ => DeviceError::os("opening a RoCEv2 socket", error),
+    }
+}
