@@ -295,6 +295,12 @@ impl Qp {
         work: &mut VecDeque<SendWr>,
         shared: &mut Shared,
     ) -> Result<(), PostError> {
+        let result = self.queue_sends(work, shared);
+        self.wake(shared);
+        result
+    }
+
+    fn queue_sends(&mut self, work: &mut VecDeque<SendWr>, shared: &mut Shared) -> Result<(), PostError> {
         while let Some(wr) = work.front() {
             if !matches!(self.state, State::ReadyToSend | State::Error) {
                 return Err(PostError::State { state: self.state.name() });
@@ -329,7 +335,6 @@ impl Qp {
                 (Kind::Ud(_), None) => {}
             }
         }
-        self.wake(shared);
         Ok(())
     }
 
@@ -414,10 +419,10 @@ impl Qp {
 
     /// To be called when the QP's timer comes up.
     pub(super) fn handle_timeout(&mut self, now: Instant, shared: &mut Shared) {
-        if let Kind::Rc(rc) = &mut self.kind {
-            if let Err(status) = rc.handle_timeout(now, &self.sq, shared) {
-                self.fail(Failure::Send(status), shared);
-            }
+        if let Kind::Rc(rc) = &mut self.kind
+            && let Err(status) = rc.handle_timeout(now, &self.sq, shared)
+        {
+            self.fail(Failure::Send(status), shared);
         }
         self.wake(shared);
     }

@@ -72,10 +72,8 @@ impl Side {
         from: Option<DatagramSource>,
     ) {
         let completion = Completion { id, qpn: self.qpn, status, op: self.op, len, imm, buf, from };
-        if let Some(cq) = shared.cq(self.cq) {
-            if cq.push(self.slot, completion) {
-                shared.events.push_back(EngineEvent::CqReady(self.cq));
-            }
+        if shared.cq(self.cq).is_some_and(|cq| cq.push(self.slot, completion)) {
+            shared.events.push_back(EngineEvent::CqReady(self.cq));
         }
     }
 }

@@ -1,0 +1,343 @@
+//! A scripted peer. P talks to D, the device under test, in the notation of spec/softhca.md section 7.
+//!
+//! ```text
+//! P > SEND_ONLY 1000 A=0          P sends; defaults: A=1, len=16, and what a correct packet has
+//! P >> SEND_ONLY 1001             the same, and another packet follows in the same batch
+//! P > ACK 5001 | P > NAK 0x60 5001 | P > RNR 26 5001
+//! D > ACK 1001 MSN=2              D sends exactly this, and nothing before it
+//! D > SEND_ONLY 5000 A=1 len=16
+//! D : recv 0 SUCCESS len=16       the next completion
+//! D ! CommEstablished             the next asynchronous event
+//! send 7 len=16                   D posts work request 7; `recv` likewise
+//! modify RTS
+//! wait 16.8ms
+//! count drop_pkey 1
+//! ```
+//!
+//! Whatever D sends, completes or reports without being expected fails the test.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use ibdev::qp::{QpType, Rtr, Rts, Transition};
+use ibdev::{Completion, DeviceEvent, PostError};
+use ibwire::packet::{Aeth, Bth, ImmDt, Opcode, Syndrome, SyndromeKind, TransportPacket};
+use ibwire::{Msn, PKey, Psn, Qpn};
+
+use super::super::{CqId, Engine, EngineEvent, NetHeader, QpCreate};
+use super::*;
+
+pub(super) const D: &str = "10.77.0.2";
+pub(super) const P: &str = "10.77.0.1";
+/// P's QP.
+pub(super) const P_QPN: Qpn = Qpn::truncate(0x11);
+
+/// The device under test with one connected QP: PMTU 1024, it expects PSN 1000 and sends from 5000.
+pub(super) struct Dut {
+    pub(super) engine: Engine,
+    pub(super) qpn: Qpn,
+    pub(super) now: Instant,
+    cq: CqId,
+    rts: Rts,
+    net: NetHeader,
+    packets: VecDeque<String>,
+    completions: VecDeque<Completion>,
+    events: VecDeque<DeviceEvent>,
+}
+
+impl Dut {
+    /// In RTS.
+    pub(super) fn new() -> Self {
+        Self::with(|_, _| {})
+    }
+
+    /// In RTS with other attributes.
+    pub(super) fn with(change: impl FnOnce(&mut Rtr, &mut Rts)) -> Self {
+        let mut dut = Self::in_rtr(change);
+        dut.run("modify RTS");
+        dut
+    }
+
+    /// In RTR.
+    pub(super) fn in_rtr(change: impl FnOnce(&mut Rtr, &mut Rts)) -> Self {
+        let mut engine = engine(roce_port(D), 1);
+        let cq = engine.create_cq(1024).unwrap();
+        let create =
+            QpCreate { kind: QpType::Rc, send_cq: cq, recv_cq: cq, max_send_wr: 512, max_recv_wr: 512 };
+        let qpn = engine.create_qp(&create).unwrap();
+        let (mut rtr, mut rts) = (rtr(roce_av(P), P_QPN, 1000), rts(5000));
+        change(&mut rtr, &mut rts);
+        engine.modify(qpn, Transition::Init(INIT)).unwrap();
+        engine.modify(qpn, Transition::Rtr(rtr)).unwrap();
+        Self {
+            engine,
+            qpn,
+            now: Instant::now(),
+            cq,
+            rts,
+            net: roce_net(P, D),
+            packets: VecDeque::new(),
+            completions: VecDeque::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Posts receives 0..`count` of `len` bytes.
+    pub(super) fn receives(mut self, count: u64, len: usize) -> Self {
+        self.engine.post_recv(self.qpn, &mut (0..count).map(|id| recv(id, len)).collect()).unwrap();
+        self
+    }
+
+    /// Runs a script and checks that nothing is left over.
+    pub(super) fn run(&mut self, script: &str) {
+        for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            self.step(line);
+        }
+        self.no_packet("the end");
+        assert!(self.completions.is_empty(), "unexpected {:?}", self.completions);
+        assert!(self.events.is_empty(), "unexpected {:?}", self.events);
+    }
+
+    fn step(&mut self, line: &str) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            ["P", ">", ..] => {
+                self.no_packet(line);
+                self.peer_sends(&words[2..]);
+                self.drain();
+            }
+            ["P", ">>", ..] => self.peer_sends(&words[2..]),
+            ["D", ">", ..] => assert_eq!(self.packets.pop_front().as_deref(), Some(&line[4..]), "at {line}"),
+            ["D", ":", ..] => {
+                let got = self.completions.pop_front().map(|completion| self.describe(completion));
+                assert_eq!(got.as_deref(), Some(&line[4..]), "at {line}");
+            }
+            ["D", "!", event] => {
+                let expected = match event {
+                    "CommEstablished" => DeviceEvent::CommEstablished(self.qpn),
+                    "QpError" => DeviceEvent::QpError(self.qpn),
+                    _ => panic!("event in {line}"),
+                };
+                assert_eq!(self.events.pop_front(), Some(expected), "at {line}");
+            }
+            ["send", id, ..] => {
+                let args = Args::new(&words[2..]);
+                let imm = args.number("imm").map(|imm| imm as u32);
+                let mut wr = send(number(id), args.number("len").unwrap_or(16) as usize, imm);
+                wr.solicited = args.number("SE") == Some(1);
+                self.engine.post_send(self.qpn, &mut one(wr)).unwrap();
+                self.drain();
+            }
+            ["recv", id, ..] => {
+                let len = Args::new(&words[2..]).number("len").unwrap_or(4096) as usize;
+                self.engine.post_recv(self.qpn, &mut one(recv(number(id), len))).unwrap();
+                self.drain();
+            }
+            ["modify", state] => {
+                let transition = match state {
+                    "RTS" => Transition::Rts(self.rts),
+                    "ERR" => Transition::Error,
+                    "RESET" => Transition::Reset,
+                    _ => panic!("state in {line}"),
+                };
+                drop(self.engine.modify(self.qpn, transition).unwrap());
+                self.drain();
+            }
+            ["wait", time] => {
+                self.no_packet(line);
+                self.wait(parse_duration(time));
+            }
+            ["count", name, count] => {
+                let counted = self.engine.counters().named().find(|&(n, _)| n == name);
+                assert_eq!(counted.map(|(_, n)| n), Some(number(count)), "at {line}");
+            }
+            _ => panic!("not understood: {line}"),
+        }
+    }
+
+    fn no_packet(&self, line: &str) {
+        assert!(self.packets.is_empty(), "unexpected before {line}: {:?}", self.packets);
+    }
+
+    pub(super) fn post_send(&mut self, id: u64) -> Result<(), PostError> {
+        self.engine.post_send(self.qpn, &mut one(send(id, 16, None)))
+    }
+
+    /// Lets time pass, calling in when the engine asks for it.
+    fn wait(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(at) = self.engine.poll_timeout().filter(|&at| at <= end) {
+            self.now = self.now.max(at);
+            self.engine.handle_timeout(self.now);
+            self.drain();
+        }
+        self.now = end;
+    }
+
+    /// `OPCODE PSN key=value …`
+    fn peer_sends(&mut self, words: &[&str]) {
+        let (opcode, aeth, psn, rest) = match words {
+            ["ACK", psn, rest @ ..] => {
+                let credits = Args::new(rest).number("credits").unwrap_or(31) as u8;
+                (Opcode::RC_ACKNOWLEDGE, Some(Syndrome(credits)), psn, rest)
+            }
+            ["NAK", syndrome, psn, rest @ ..] => {
+                (Opcode::RC_ACKNOWLEDGE, Some(Syndrome(number(syndrome) as u8)), psn, rest)
+            }
+            ["RNR", timer, psn, rest @ ..] => {
+                (Opcode::RC_ACKNOWLEDGE, Some(Syndrome(0x20 | number(timer) as u8)), psn, rest)
+            }
+            [name, psn, rest @ ..] => (opcode(name), None, psn, rest),
+            _ => panic!("no packet: {words:?}"),
+        };
+        let args = Args::new(rest);
+        let len = if opcode.is_response() { 0 } else { 16 };
+        let payload = message(number(psn), args.number("len").map_or(len, |len| len as usize));
+        let bth = Bth {
+            ack_req: args.number("A") != Some(0) && !opcode.is_response(),
+            mig_req: args.number("M") != Some(0),
+            pkey: args.number("pkey").map_or(PKey::DEFAULT, |pkey| PKey(pkey as u16)),
+            version: args.number("tver").unwrap_or(0) as u8,
+            reserved4: args.number("byte4").unwrap_or(0) as u8 & 0x3f,
+            fecn: args.number("byte4").unwrap_or(0) & 0x80 != 0,
+            pad: Bth::pad_for(payload.len()),
+            ..Bth::new(opcode, args.number("qpn").map_or(self.qpn, qpn), Psn::truncate(number(psn) as u32))
+        };
+        let mut bytes = bth.to_bytes().to_vec();
+        let mut extended = vec![0; opcode.headers_len()];
+        if let Some(syndrome) = aeth {
+            let msn = Msn::truncate(args.number("MSN").unwrap_or(0) as u32);
+            extended = Aeth::new(syndrome, msn).to_bytes().to_vec();
+        } else if let Some(imm) = args.number("imm") {
+            extended = ImmDt::from_u32(imm as u32).to_bytes().to_vec();
+        }
+        bytes.extend_from_slice(&extended);
+        bytes.extend_from_slice(&payload);
+        bytes.resize(bytes.len() + usize::from(bth.pad), 0);
+        let net = roce_net(args.text("from").unwrap_or(P), args.text("to").unwrap_or(D));
+        self.engine.handle_packet(self.now, 1, &net, &bytes);
+    }
+
+    /// Takes what D has: packets, completions, events.
+    pub(super) fn drain(&mut self) {
+        let mut out = Vec::new();
+        while let Some(egress) = self.engine.poll_transmit(self.now, &mut out) {
+            assert_eq!(egress.len, out.len());
+            let (ours, theirs) = (egress.net.route.unwrap(), self.net.route.unwrap());
+            assert_eq!((egress.qpn, ours.sgid, ours.dgid), (self.qpn, theirs.dgid, theirs.sgid));
+            self.packets.push_back(describe_packet(&out));
+            out.clear();
+        }
+        while let Some(event) = self.engine.poll_event() {
+            match event {
+                EngineEvent::Device(event) => self.events.push_back(event),
+                EngineEvent::CqReady(cq) => assert_eq!(cq, self.cq),
+                other => panic!("{other:?}"),
+            }
+        }
+        let mut completions = Vec::new();
+        while self.engine.poll_cq(self.cq, &mut completions, 3) > 0 {}
+        self.completions.extend(completions);
+    }
+
+    fn describe(&self, completion: Completion) -> String {
+        assert_eq!(completion.qpn, self.qpn);
+        let mut text =
+            format!("{:?} {} {:?}", completion.op, completion.id, completion.status).to_lowercase();
+        let status = text.split_off(text.rfind(' ').unwrap()).to_uppercase();
+        text.push_str(&status);
+        if completion.status.is_ok() && completion.op == ibdev::CompletionOp::Recv {
+            assert_eq!(completion.len as usize, completion.buf.len());
+            text.push_str(&format!(" len={}", completion.len));
+            if let Some(imm) = completion.imm {
+                text.push_str(&format!(" imm={imm:#x}"));
+            }
+        }
+        text
+    }
+}
+
+/// A packet of D in the notation, after checks that hold for all of them.
+fn describe_packet(bytes: &[u8]) -> String {
+    let packet = TransportPacket::parse(bytes).unwrap();
+    let bth = packet.bth();
+    assert_eq!((bth.dest_qp, bth.mig_req, bth.pkey), (P_QPN, true, PKey::DEFAULT));
+    assert_eq!(bth.pad, Bth::pad_for(packet.payload().len()));
+    assert_eq!(bytes.len() % 4, 0);
+    let psn = bth.psn.get();
+    if let Some(Aeth { syndrome, msn }) = packet.aeth() {
+        assert!(!bth.ack_req && !bth.solicited && packet.payload().is_empty());
+        return match syndrome.kind() {
+            SyndromeKind::Rnr(timer) => format!("RNR {} {psn} MSN={msn}", timer.get()),
+            SyndromeKind::Ack(_) => {
+                assert_eq!(syndrome, Syndrome::ACK);
+                format!("ACK {psn} MSN={msn}")
+            }
+            _ => format!("NAK {:#x} {psn} MSN={msn}", syndrome.0),
+        };
+    }
+    let mut text = format!(
+        "{} {psn} A={} len={}",
+        &bth.opcode.to_string()[3..],
+        u8::from(bth.ack_req),
+        packet.payload().len()
+    );
+    if bth.pad > 0 {
+        text.push_str(&format!(" pad={}", bth.pad));
+    }
+    if bth.solicited {
+        text.push_str(" SE=1");
+    }
+    if let Some(imm) = packet.immdt() {
+        text.push_str(&format!(" imm={:#x}", imm.to_u32()));
+    }
+    text
+}
+
+/// The opcode with this number, or with this name in RC.
+fn opcode(name: &str) -> Opcode {
+    if name.starts_with("0x") {
+        return Opcode(number(name) as u8);
+    }
+    let full = format!("RC_{name}");
+    (0..=255)
+        .map(Opcode)
+        .find(|opcode| opcode.name() == Some(&full))
+        .unwrap_or_else(|| panic!("opcode {name}"))
+}
+
+fn qpn(number: u64) -> Qpn {
+    Qpn::new(number as u32).unwrap()
+}
+
+fn number(text: &str) -> u64 {
+    let number = match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+        None => text.parse().ok(),
+    };
+    number.unwrap_or_else(|| panic!("number {text}"))
+}
+
+fn parse_duration(text: &str) -> Duration {
+    let (text, scale) = match text.strip_suffix("ms") {
+        Some(text) => (text, 1e-3),
+        None => (text.strip_suffix('s').unwrap(), 1.0),
+    };
+    Duration::from_nanos((text.parse::<f64>().unwrap() * scale * 1e9).round() as u64)
+}
+
+struct Args<'a>(BTreeMap<&'a str, &'a str>);
+
+impl<'a> Args<'a> {
+    fn new(words: &[&'a str]) -> Self {
+        Self(words.iter().map(|word| word.split_once('=').unwrap_or_else(|| panic!("{word}"))).collect())
+    }
+
+    fn text(&self, key: &str) -> Option<&'a str> {
+        self.0.get(key).copied()
+    }
+
+    fn number(&self, key: &str) -> Option<u64> {
+        self.text(key).map(number)
+    }
+}
