@@ -19,8 +19,7 @@ pub struct Attrs {
 }
 
 impl Attrs {
-    pub(super) const fn init(port: u8, pkey_index: u16, responder_resources: u8) -> Init {
-        let reads = responder_resources > 0;
+    pub(super) const fn init(port: u8, pkey_index: u16, reads: bool) -> Init {
         Init {
             port,
             pkey_index,

@@ -93,6 +93,12 @@ impl LocalPort {
         Some(entries.find(|entry| entry.kind == GidKind::RoceV2).unwrap_or(first).index)
     }
 
+    /// The GID to tell a peer that used a wrong one.
+    pub(super) fn preferred_gid(&self) -> Option<Gid> {
+        let preferred = self.gids.iter().find(|entry| entry.kind != GidKind::RoceV1);
+        preferred.or(self.gids.first()).map(|entry| entry.gid)
+    }
+
     /// Index of the table's key for the partition of `pkey`; `None` if there is none, or if both keys are those of
     /// limited members. A full member's key is preferred.
     pub fn pkey_index(&self, pkey: PKey) -> Option<u16> {

@@ -5,17 +5,25 @@
 //! pair needs at each step. It never touches a socket, a clock, a runtime or global randomness.
 
 mod attrs;
+mod class_port_info;
 mod command;
 mod config;
 mod connection;
+mod core;
 mod endpoint;
 mod error;
 mod event;
+mod exchange;
+mod ids;
 mod invalid;
+mod listeners;
 mod local;
 pub mod message;
 mod path;
+mod rate_limit;
+mod rejections;
 mod stats;
+mod timers;
 
 pub use attrs::{Attrs, ack_timeout};
 pub use command::{Accept, Connect, Disconnect, Listen, Reject};

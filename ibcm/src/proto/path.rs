@@ -19,7 +19,7 @@ pub struct Path {
 }
 
 /// Hop limit of packets whose path names none: an IP packet with 0 does not travel.
-const DEFAULT_HOP_LIMIT: u8 = 64;
+pub(super) const DEFAULT_HOP_LIMIT: u8 = 64;
 
 impl Path {
     /// How long a packet may be under way, one direction.

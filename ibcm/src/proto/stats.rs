@@ -44,6 +44,9 @@ stats! {
     rejections_sent,
     /// Connections found stale: the peer reused their QP or ID.
     stale,
+    /// Messages that named a connection, but came from another address than its peer's: taken for those of another
+    /// host.
+    foreign_source,
     /// Get and Set MADs answered.
     class_queries,
     /// Base version other than 1.
@@ -60,16 +63,16 @@ stats! {
     dropped_unknown_attribute,
     /// A message that breaks its own rules: an MRA for no message, a REP without a QP.
     dropped_malformed,
-    /// For no connection, or with IDs that do not match one.
+    /// For no connection, or with IDs that do not match one; some are answered.
     dropped_unknown_id,
-    /// The IDs of a connection, but from another address than its peer's.
-    dropped_foreign_source,
     /// A DREQ that names another QP.
     dropped_wrong_qpn,
     /// A REQ, REP or RTU that came again and needs no answer.
     dropped_duplicate,
     /// A message that means nothing in the connection's state.
     dropped_state,
+    /// A REQ that was rejected without becoming a connection: no listener, unusable path or transport, stale.
+    refused_requests,
     /// A REQ that found its listener's backlog full.
     dropped_backlog,
     /// An answer not sent: too many for one source in one second.

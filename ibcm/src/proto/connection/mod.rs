@@ -1,47 +1,351 @@
-//! One connection.
+//! One connection: its state, what it remembers, and what each message, timer and command does to it (spec/cm.md 4).
 
-use std::fmt;
+mod active;
+mod attrs;
+mod close;
+mod passive;
+mod state;
 
-/// Which side of a connection we are.
+use std::time::{Duration, Instant};
+
+use ibdev::{MadAddr, MadSource, OutgoingMad};
+use ibwire::{CommId, Guid, PrivateData, Qpn, TimeCode, TransactionId};
+
+use super::core::{Core, Outgoing};
+use super::endpoint::{ConnHandle, Info, ListenerId};
+use super::event::Event;
+use super::exchange::{Exchange, Patience};
+use super::ids::{RemoteKey, Source};
+use super::message::{FailoverAccepted, MessageId, Mra};
+use super::timers::Timer;
+
+pub(super) use active::Plan;
+use attrs::Terms;
+pub(super) use passive::Admission;
+pub use state::{Role, State};
+
+/// Which events the owner of the handle wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// We sent the REQ.
-    Active,
-    /// We received it.
-    Passive,
+enum Reports {
+    /// What happens.
+    All,
+    /// The end is told, or was ordered; only the release is left to tell.
+    Release,
+    /// Nothing: the handle is forgotten.
+    Nothing,
 }
 
-/// The state of a connection (spec/cm.md 4.1). A DREQ is answered at once, so there is no DreqRcvd; what has no
-/// connection yet, or no longer, has no state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum State {
-    /// Active: the REQ is out.
-    ReqSent,
-    /// Active: the peer wants more time for its reply.
-    ReqMraRcvd,
-    /// Active: the REP is here, we have not answered it.
-    RepRcvd,
-    /// Active: the same, and we asked for more time.
-    RepMraSent,
-    /// Passive: the REQ is here, we have not answered it.
-    ReqRcvd,
-    /// Passive: the same, and we asked for more time.
-    ReqMraSent,
-    /// Passive: the REP is out.
-    RepSent,
-    /// Passive: the peer wants more time for its RTU.
-    RepMraRcvd,
-    /// Both sides may send.
-    Established,
-    /// Our DREQ is out.
-    DreqSent,
-    /// Over; IDs and QP number rest until no packet of the connection can be alive.
-    TimeWait,
+/// A connection, from its REQ to the end of its TimeWait.
+#[derive(Debug)]
+pub(super) struct Connection {
+    handle: ConnHandle,
+    role: Role,
+    state: State,
+    reports: Reports,
+    /// The slot can be used again.
+    released: bool,
+    /// The exchange's message is in the queue of outgoing MADs.
+    queued: bool,
+    local_id: CommId,
+    /// The peer's ID: from the REQ on the passive side, from the REP on the active side.
+    remote_id: CommId,
+    local_qpn: Qpn,
+    remote_qpn: Qpn,
+    remote_guid: Guid,
+    /// Under which the peer's ID and QPN are in the maps.
+    remote_keys: Option<[RemoteKey; 2]>,
+    /// Transaction of the handshake.
+    tid: TransactionId,
+    /// The primary path, for MADs.
+    primary: MadAddr,
+    /// Where the peer's REQ or REP came from, and what answers it goes to.
+    answer_to: MadAddr,
+    /// From one REQ, REP or DREQ to the next.
+    period: Duration,
+    max_cm_retries: u8,
+    /// Life time of a packet on the path.
+    life_time: TimeCode,
+    /// How long we have to answer the peer's REQ or REP.
+    answer_within: Duration,
+    time_wait: Duration,
+    failover: FailoverAccepted,
+    terms: Terms,
+    timer: Timer,
+    /// While a REQ, REP or DREQ is unanswered.
+    exchange: Option<Box<Exchange>>,
+    /// While the request is undecided.
+    listener: Option<ListenerId>,
+    /// What the RTU carried, unless it was empty.
+    rtu_data: Option<Box<PrivateData<224>>>,
+    /// What a DREP carries, unless it is empty.
+    drep_data: Option<Box<PrivateData<224>>>,
 }
 
-impl fmt::Display for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
+impl Connection {
+    pub(super) fn handle(&self) -> ConnHandle {
+        self.handle
     }
+
+    pub(super) fn state(&self) -> State {
+        self.state
+    }
+
+    pub(super) fn info(&self) -> Info {
+        Info {
+            role: self.role,
+            state: self.state,
+            local_comm_id: self.local_id,
+            remote_comm_id: self.remote_id,
+            local_qpn: self.local_qpn,
+            remote_qpn: self.remote_qpn,
+            remote_ca_guid: self.remote_guid,
+        }
+    }
+
+    pub(super) fn remote_id(&self) -> CommId {
+        self.remote_id
+    }
+
+    pub(super) fn remote_qpn(&self) -> Qpn {
+        self.remote_qpn
+    }
+
+    pub(super) fn remote_guid(&self) -> Guid {
+        self.remote_guid
+    }
+
+    pub(super) fn timer(&self) -> &Timer {
+        &self.timer
+    }
+
+    pub(super) fn is_released(&self) -> bool {
+        self.released
+    }
+
+    /// Whether a MAD comes from this connection's peer: by GID, or by LID where one of the two has no GRH.
+    pub(super) fn is_from(&self, from: &MadSource) -> bool {
+        [&self.primary.av, &self.answer_to.av].iter().any(|av| match (&from.grh, &av.grh) {
+            (Some(theirs), Some(ours)) => theirs.dgid == ours.dgid,
+            _ => from.slid.is_unicast() && from.slid == av.dlid,
+        })
+    }
+
+    /// Whether the peer knows the connection by these two IDs.
+    pub(super) fn has_ids(&self, local_id: CommId, remote_id: CommId) -> bool {
+        self.local_id == local_id && self.is_peer_known() && self.remote_id == remote_id
+    }
+
+    /// Whether the peer's ID is known. 0 is an ID too.
+    pub(super) fn is_peer_known(&self) -> bool {
+        self.remote_keys.is_some()
+    }
+
+    /// Takes the peer's names for itself into the maps.
+    fn meet_peer(&mut self, core: &mut Core, guid: Guid, id: CommId, qpn: Qpn) {
+        (self.remote_guid, self.remote_id, self.remote_qpn) = (guid, id, qpn);
+        let source = Source::at(&self.answer_to.av);
+        let keys = [core.ids.remote_id_key(guid, source, id), core.ids.remote_qpn_key(guid, source, qpn)];
+        for key in keys {
+            core.ids.insert_remote(key, self.handle.slot());
+        }
+        self.remote_keys = Some(keys);
+    }
+
+    fn set_state(&mut self, core: &mut Core, state: State) {
+        tracing::debug!(local = %self.local_id, remote = %self.remote_id, from = %self.state, to = %state, "state");
+        core.states[self.state.index()] -= 1;
+        core.states[state.index()] += 1;
+        self.state = state;
+    }
+
+    fn start_timer(&mut self, core: &mut Core, at: Instant) {
+        core.timers.start(&mut self.timer, self.handle.slot(), at);
+    }
+
+    /// Reports unless nobody listens, or the end is told already.
+    fn report(&mut self, core: &mut Core, event: Event) {
+        if self.reports != Reports::All {
+            return;
+        }
+        if event.is_final() {
+            self.reports = Reports::Release;
+        }
+        core.events.push_back(event);
+    }
+
+    /// The request, if it is one, is decided.
+    fn decide(&mut self, core: &mut Core) {
+        if let Some(listener) = self.listener.take() {
+            core.listeners.request_decided(listener);
+        }
+    }
+
+    /// A message that has to be answered: queued, sent, and sent again.
+    fn start_exchange(&mut self, core: &mut Core, exchange: Box<Exchange>) {
+        core.timers.stop(&mut self.timer);
+        if let Some(deadline) = exchange.deadline() {
+            self.start_timer(core, deadline);
+        }
+        self.exchange = Some(exchange);
+        self.queue_exchange(core);
+    }
+
+    fn queue_exchange(&mut self, core: &mut Core) {
+        if !self.queued {
+            self.queued = true;
+            core.out.push_back(Outgoing::Exchange(self.handle));
+        }
+    }
+
+    fn stop_exchange(&mut self, core: &mut Core) -> Option<Box<Exchange>> {
+        core.timers.stop(&mut self.timer);
+        self.exchange.take()
+    }
+
+    fn patience(&self, core: &Core, deadline: Option<Instant>) -> Patience {
+        Patience {
+            period: self.period,
+            max_retries: self.max_cm_retries,
+            max_mra_wait: core.config.max_mra_wait,
+            deadline,
+        }
+    }
+
+    /// The queued message of the exchange, if there is still one; its timer starts.
+    pub(super) fn transmit(&mut self, core: &mut Core, now: Instant) -> Option<OutgoingMad> {
+        self.queued = false;
+        let exchange = self.exchange.as_mut()?;
+        let (mad, due) = exchange.transmit(now);
+        if exchange.is_resent() {
+            core.stats.resent += 1;
+            tracing::debug!(local = %self.local_id, state = %self.state, "sent again");
+        }
+        self.start_timer(core, due);
+        Some(mad)
+    }
+
+    /// The timer has run out.
+    pub(super) fn handle_timer(&mut self, core: &mut Core, now: Instant) {
+        core.timers.stop(&mut self.timer);
+        match self.state {
+            State::ReqSent | State::ReqMraRcvd | State::RepSent | State::RepMraRcvd | State::DreqSent => {
+                self.handle_silence(core, now);
+            }
+            State::ReqRcvd => self.ask_for_time(core, MessageId::REQ, State::ReqMraSent),
+            State::RepRcvd => self.ask_for_time(core, MessageId::REP, State::RepMraSent),
+            State::TimeWait => self.release(core),
+            State::ReqMraSent | State::RepMraSent | State::Established => {}
+        }
+    }
+
+    /// An answer did not come in time.
+    fn handle_silence(&mut self, core: &mut Core, now: Instant) {
+        match &self.exchange {
+            Some(exchange) if exchange.is_exhausted(now) => return self.give_up(core, now),
+            Some(_) => {}
+            None => return,
+        }
+        match self.state {
+            State::ReqMraRcvd => self.set_state(core, State::ReqSent),
+            State::RepMraRcvd => self.set_state(core, State::RepSent),
+            _ => {}
+        }
+        self.queue_exchange(core);
+    }
+
+    /// The answer to the peer is undecided for long.
+    fn ask_for_time(&mut self, core: &mut Core, message: MessageId, next: State) {
+        let mra = self.mra(core, message);
+        core.send(self.answer_to, self.tid, mra);
+        core.stats.mras_sent += 1;
+        self.set_state(core, next);
+    }
+
+    fn mra(&self, core: &Core, message: MessageId) -> Mra {
+        Mra {
+            local_comm_id: self.local_id,
+            remote_comm_id: self.remote_id,
+            message,
+            service_timeout: core.config.mra_service_timeout,
+            private_data: PrivateData::EMPTY,
+        }
+    }
+
+    /// The peer asks for more time for its answer to our `message`.
+    fn handle_busy(&mut self, core: &mut Core, now: Instant, mra: Mra, next: State) {
+        let Some(exchange) = self.exchange.as_mut().filter(|exchange| exchange.is_sent()) else {
+            core.stats.dropped_state += 1;
+            return;
+        };
+        let first = !exchange.is_busy();
+        let due = exchange.extend(now, mra.service_timeout.duration() + self.life_time.duration());
+        self.start_timer(core, due);
+        if self.state != next {
+            self.set_state(core, next);
+        }
+        if first {
+            self.report(core, Event::Busy { conn: self.handle, mra: Box::new(mra) });
+        }
+    }
+
+    /// An MRA with our ID.
+    pub(super) fn handle_mra(&mut self, core: &mut Core, now: Instant, mra: Mra) {
+        match (self.state, mra.message) {
+            (State::ReqSent | State::ReqMraRcvd, MessageId::REQ) => {
+                self.handle_busy(core, now, mra, State::ReqMraRcvd);
+            }
+            (State::RepSent | State::RepMraRcvd, MessageId::REP) if self.remote_id == mra.local_comm_id => {
+                self.handle_busy(core, now, mra, State::RepMraRcvd);
+            }
+            _ => core.stats.dropped_state += 1,
+        }
+    }
+
+    fn establish(&mut self, core: &mut Core) {
+        self.stop_exchange(core);
+        self.set_state(core, State::Established);
+        core.stats.established += 1;
+    }
+
+    fn enter_time_wait(&mut self, core: &mut Core, now: Instant) {
+        self.stop_exchange(core);
+        self.decide(core);
+        self.set_state(core, State::TimeWait);
+        self.start_timer(core, now + self.time_wait);
+    }
+
+    /// The connection is gone, its names are free.
+    fn release(&mut self, core: &mut Core) {
+        self.stop_exchange(core);
+        self.decide(core);
+        tracing::debug!(local = %self.local_id, remote = %self.remote_id, from = %self.state, "released");
+        core.states[self.state.index()] -= 1;
+        core.ids.remove_local_id(self.local_id);
+        if self.local_qpn.get() != 0 {
+            core.ids.remove_local_qpn(self.local_qpn);
+        }
+        for key in self.remote_keys.into_iter().flatten() {
+            core.ids.remove_remote(key, self.handle.slot());
+        }
+        if self.reports != Reports::Nothing {
+            core.events.push_back(Event::Released { conn: self.handle });
+        }
+        self.released = true;
+    }
+
+    /// The device is gone.
+    pub(super) fn handle_device_removed(&mut self, core: &mut Core) {
+        self.report(core, Event::DeviceRemoved { conn: self.handle });
+        self.release(core);
+    }
+}
+
+/// Data that is worth keeping: an empty area is sent the same without.
+fn keep<const N: usize>(data: PrivateData<N>) -> Option<Box<PrivateData<N>>> {
+    (data != PrivateData::EMPTY).then(|| Box::new(data))
+}
+
+/// What [`keep`] kept.
+fn kept<const N: usize>(data: Option<&PrivateData<N>>) -> PrivateData<N> {
+    data.copied().unwrap_or_default()
 }

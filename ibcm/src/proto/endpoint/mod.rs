@@ -1,81 +1,60 @@
 //! The endpoint: one CM engine for one HCA, over all its ports.
 
-use std::time::Instant;
+mod admission;
+mod handle;
+mod route;
+
+use std::time::{Duration, Instant};
 
 use ibdev::qp::Init;
 use ibdev::{MAD_LEN, MadSource, OutgoingMad};
-use ibwire::{CommId, Guid, PrivateData, Qpn};
+use ibwire::{PrivateData, Qpn};
+use slab::Slab;
 
 use super::attrs::Attrs;
 use super::command::{Accept, Connect, Disconnect, Listen, Reject};
 use super::config::Config;
-use super::connection::{Role, State};
+use super::connection::{Connection, Plan, State};
+use super::core::{Core, Outgoing};
 use super::error::{CommandError, ConnectError, ListenError};
 use super::event::Event;
+use super::invalid::{Invalid, Limit, Value};
 use super::local::{LocalCa, LocalPort};
+use super::message::Attribute;
 use super::stats::Stats;
 
-/// A connection of an [`Endpoint`]. It never means another one, even when its slot is used again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ConnHandle {
-    slot: u32,
-    generation: u32,
-}
-
-/// A listener of an [`Endpoint`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ListenerId {
-    slot: u32,
-    generation: u32,
-}
-
-/// What is known of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Info {
-    /// Which side we are.
-    pub role: Role,
-    /// The state.
-    pub state: State,
-    /// Our ID.
-    pub local_comm_id: CommId,
-    /// The peer's ID, [`CommId::NONE`] until it is known.
-    pub remote_comm_id: CommId,
-    /// Our queue pair, 0 until it is known.
-    pub local_qpn: Qpn,
-    /// The peer's queue pair, 0 until it is known.
-    pub remote_qpn: Qpn,
-    /// The node GUID of the peer's CA, 0 until it is known.
-    pub remote_ca_guid: Guid,
-}
+pub use handle::{ConnHandle, Info, ListenerId};
 
 /// The CM engine of one HCA: listeners and connections in every role, over all ports.
 ///
 /// It is a state machine: nothing in it waits, reads a clock or touches a socket. After any input (a MAD, a timeout,
 /// a command) drain [`poll_transmit`](Self::poll_transmit) and [`poll_event`](Self::poll_event), then arm one timer by
-/// [`poll_timeout`](Self::poll_timeout). `now` must not go back.
+/// [`poll_timeout`](Self::poll_timeout). `now` must not go back; commands take it alike, whether or not a timer starts.
 ///
 /// To see each message as it passes, decode what goes in and out with
 /// [`Message::decode`](super::message::Message::decode); it costs nothing when nobody looks.
 #[derive(Debug)]
-pub struct Endpoint {}
+pub struct Endpoint {
+    conns: Slab<Connection>,
+    generation: u32,
+    core: Core,
+}
 
 impl Endpoint {
     /// An engine for `ca`. IDs, PSNs and the keys of its maps come from `seed`: the same seed and the same inputs give
     /// the same bytes.
     pub fn new(config: Config, ca: LocalCa, seed: [u8; 32]) -> Self {
-        let _ = (config, ca, seed);
-        Self {}
+        Self { conns: Slab::new(), generation: 0, core: Core::new(config, ca, seed) }
     }
 
     /// The HCA as the engine knows it.
     pub fn local_ca(&self) -> &LocalCa {
-        todo!()
+        &self.core.ca
     }
 
     /// Tells the state and tables of a port. Existing connections are left alone: their retries decide.
     pub fn update_port(&mut self, port: LocalPort) {
-        todo!()
+        self.core.ca.update_port(port);
     }
 
     /// Takes requests for a service. A listener with a GID or port is preferred to one without.
@@ -83,12 +62,15 @@ impl Endpoint {
     /// # Errors
     /// [`ListenError::AddrInUse`] if there is one with the same service ID, port and GID.
     pub fn listen(&mut self, listen: Listen) -> Result<ListenerId, ListenError> {
-        todo!()
+        if self.core.gone {
+            return Err(ListenError::DeviceRemoved);
+        }
+        self.core.listeners.insert(listen)
     }
 
     /// Takes no more requests. Those that have been reported are the caller's to accept or reject.
     pub fn unlisten(&mut self, listener: ListenerId) {
-        todo!()
+        self.core.listeners.remove(listener);
     }
 
     /// Sends a REQ. What comes of it is told by [`Event::Reply`] or a final event.
@@ -96,7 +78,13 @@ impl Endpoint {
     /// # Errors
     /// [`ConnectError`]; then nothing was sent.
     pub fn connect(&mut self, now: Instant, connect: Connect) -> Result<ConnHandle, ConnectError> {
-        todo!()
+        let plan = self.plan(&connect)?;
+        check_qpn(connect.qpn)?;
+        check_deadline(now, connect.deadline)?;
+        if self.core.ids.by_local_qpn(connect.qpn).is_some() {
+            return Err(ConnectError::QpInUse(connect.qpn));
+        }
+        Ok(self.insert(|core, handle| Connection::active(core, handle, &plan, &connect)))
     }
 
     /// What our queue pair has to be programmed with for RESET to INIT before [`connect`](Self::connect). `connect.qpn`
@@ -105,7 +93,7 @@ impl Endpoint {
     /// # Errors
     /// As [`connect`](Self::connect).
     pub fn connect_init(&self, connect: &Connect) -> Result<Init, ConnectError> {
-        todo!()
+        Ok(self.plan(connect)?.init())
     }
 
     /// What our queue pair has to be programmed with before [`accept`](Self::accept) is called with the same `accept`.
@@ -113,7 +101,7 @@ impl Endpoint {
     /// # Errors
     /// As [`accept`](Self::accept).
     pub fn accept_attrs(&self, conn: ConnHandle, accept: &Accept) -> Result<Attrs, CommandError> {
-        todo!()
+        self.get(conn).ok_or(CommandError::Gone)?.accept_attrs(&self.core, accept)
     }
 
     /// Passive side: sends the REP. The queue pair must have its receives and be in RTS (at least RTR) already. Ends in
@@ -122,7 +110,13 @@ impl Endpoint {
     /// # Errors
     /// [`CommandError`]; then nothing was sent. [`CommandError::Gone`] if the peer has withdrawn.
     pub fn accept(&mut self, now: Instant, conn: ConnHandle, accept: Accept) -> Result<(), CommandError> {
-        todo!()
+        self.get(conn).ok_or(CommandError::Gone)?.accept_attrs(&self.core, &accept)?;
+        check_qpn(accept.qpn)?;
+        check_deadline(now, accept.deadline)?;
+        if self.core.ids.by_local_qpn(accept.qpn).is_some() {
+            return Err(CommandError::QpInUse(accept.qpn));
+        }
+        self.command(conn, |conn, core| conn.accept(core, accept))
     }
 
     /// Active side, after [`Event::Reply`]: sends the RTU; the connection is established. The queue pair must be in RTS
@@ -132,11 +126,11 @@ impl Endpoint {
     /// [`CommandError`]; then nothing was sent. [`CommandError::Gone`] if the peer has given up.
     pub fn ready(
         &mut self,
-        now: Instant,
+        _now: Instant,
         conn: ConnHandle,
         rtu_data: PrivateData<224>,
     ) -> Result<(), CommandError> {
-        todo!()
+        self.command(conn, |conn, core| conn.ready(core, rtu_data))
     }
 
     /// Rejects a request (after [`Event::Request`]) or a reply (after [`Event::Reply`]). The same REJ meets each
@@ -145,7 +139,7 @@ impl Endpoint {
     /// # Errors
     /// [`CommandError`]; then nothing was sent. [`CommandError::Gone`] if the peer has withdrawn.
     pub fn reject(&mut self, now: Instant, conn: ConnHandle, reject: Reject) -> Result<(), CommandError> {
-        todo!()
+        self.command(conn, |conn, core| conn.reject(core, now, &reject))
     }
 
     /// Sends a DREQ, re-sends included, on a connection that is established or whose REP is out. Ends in
@@ -159,7 +153,8 @@ impl Endpoint {
         conn: ConnHandle,
         disconnect: Disconnect,
     ) -> Result<(), CommandError> {
-        todo!()
+        check_deadline(now, disconnect.deadline)?;
+        self.command(conn, |conn, core| conn.disconnect(core, &disconnect))
     }
 
     /// Sets the private data of the DREP that answers the peer's DREQ.
@@ -171,92 +166,195 @@ impl Endpoint {
         conn: ConnHandle,
         data: PrivateData<224>,
     ) -> Result<(), CommandError> {
-        todo!()
+        self.command(conn, |conn, _| {
+            conn.set_disconnect_data(data);
+            Ok(())
+        })
     }
 
     /// Ends the connection from whatever state it is in, as fast as the protocol allows: REJ 4 if a REQ is out, REJ 28
     /// if an answer is owed or a REP is out, the whole DREQ exchange if it is established. Only [`Event::Released`]
     /// follows. Does nothing if the handle is dead.
     pub fn abort(&mut self, now: Instant, conn: ConnHandle) {
-        todo!()
+        if self.get(conn).is_some() {
+            self.on(conn.slot(), |conn, core| conn.abort(core, now));
+        }
     }
 
     /// Like [`abort`](Self::abort), but no event follows: the handle is forgotten, the exchange goes on. Until TimeWait
     /// is over the queue pair's number stays refused for new connections.
     pub fn detach(&mut self, now: Instant, conn: ConnHandle) {
-        todo!()
+        if self.get(conn).is_some() {
+            self.on(conn.slot(), |conn, core| {
+                conn.detach();
+                conn.abort(core, now);
+            });
+        }
     }
 
     /// The first packet arrived on this queue pair: its peer considers the connection established. Counts as the RTU
     /// if that is missing; otherwise ignored.
-    pub fn comm_established(&mut self, now: Instant, qpn: Qpn) {
-        todo!()
+    pub fn comm_established(&mut self, _now: Instant, qpn: Qpn) {
+        if let Some(slot) = self.core.ids.by_local_qpn(qpn) {
+            self.on(slot, |conn, core| conn.handle_implied_rtu(core));
+        }
     }
 
     /// The device is gone: each connection ends in [`Event::DeviceRemoved`] and [`Event::Released`], or in the latter
     /// alone if it had ended before. Nothing is sent any more, every command fails.
     pub fn device_removed(&mut self) {
-        todo!()
+        let core = &mut self.core;
+        core.gone = true;
+        core.listeners.clear();
+        for mut conn in self.conns.drain() {
+            conn.handle_device_removed(core);
+        }
+        core.timers.clear();
+        core.out.clear();
     }
 
     /// Takes in a MAD that arrived.
     pub fn handle_mad(&mut self, now: Instant, from: &MadSource, mad: &[u8; MAD_LEN]) {
-        todo!()
+        if !self.core.gone {
+            self.route(now, from, mad);
+        }
     }
 
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
-        todo!()
+        while let Some(slot) =
+            self.core.timers.pop_due(now, |slot| self.conns.get(slot as usize).map(Connection::timer))
+        {
+            self.on(slot, |conn, core| conn.handle_timer(core, now));
+        }
     }
 
     /// The next MAD to send. The timer for its answer starts now.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<OutgoingMad> {
-        todo!()
+        let mad = loop {
+            match self.core.out.pop_front()? {
+                Outgoing::Mad(mad) => break mad,
+                Outgoing::Exchange(handle) => {
+                    let conn =
+                        self.conns.get_mut(handle.slot() as usize).filter(|conn| conn.handle() == handle);
+                    if let Some(mad) = conn.and_then(|conn| conn.transmit(&mut self.core, now)) {
+                        break mad;
+                    }
+                }
+            }
+        };
+        self.core.stats.mads_sent += 1;
+        tracing::trace!(message = %attribute(&mad.mad), to = ?mad.to.av.grh.map(|grh| grh.dgid), "sent");
+        Some(mad)
     }
 
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
-        todo!()
+        self.core.events.pop_front()
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is due, unless another input comes first.
     pub fn poll_timeout(&mut self) -> Option<Instant> {
-        todo!()
+        self.core.timers.next(|slot| self.conns.get(slot as usize).map(Connection::timer))
     }
 
     /// The state of a connection; `None` if the handle is dead.
     pub fn state(&self, conn: ConnHandle) -> Option<State> {
-        todo!()
+        self.get(conn).map(Connection::state)
     }
 
     /// What is known of a connection; `None` if the handle is dead.
     pub fn info(&self, conn: ConnHandle) -> Option<Info> {
-        todo!()
+        self.get(conn).map(Connection::info)
     }
 
     /// What our queue pair has to be programmed with; `None` until the peer's reply or our acceptance settled it.
     pub fn attrs(&self, conn: ConnHandle) -> Option<Attrs> {
-        todo!()
+        self.get(conn)?.attrs(&self.core)
     }
 
     /// How many connections there are in this state.
     pub fn count(&self, state: State) -> usize {
-        todo!()
+        self.core.states[state.index()]
     }
 
     /// How many connections there are, in any state, TimeWait included. With none, the engine is idle: remembered
     /// rejections need no time.
     pub fn connections(&self) -> usize {
-        todo!()
+        self.conns.len()
     }
 
     /// How many requests of this listener are undecided; `None` if there is no such listener.
     pub fn pending_requests(&self, listener: ListenerId) -> Option<usize> {
-        todo!()
+        self.core.listeners.pending(listener)
     }
 
     /// The counters.
     pub fn stats(&self) -> Stats {
-        todo!()
+        self.core.stats
     }
+
+    fn get(&self, handle: ConnHandle) -> Option<&Connection> {
+        self.conns.get(handle.slot() as usize).filter(|conn| conn.handle() == handle)
+    }
+
+    /// What `connect` comes to, but for its queue pair.
+    fn plan(&self, connect: &Connect) -> Result<Plan, ConnectError> {
+        if self.core.gone {
+            return Err(ConnectError::DeviceRemoved);
+        }
+        Plan::new(&self.core.ca, connect)
+    }
+
+    /// Adds a connection.
+    fn insert(&mut self, make: impl FnOnce(&mut Core, ConnHandle) -> Connection) -> ConnHandle {
+        self.generation = self.generation.wrapping_add(1);
+        let entry = self.conns.vacant_entry();
+        let handle = ConnHandle::new(entry.key() as u32, self.generation);
+        entry.insert(make(&mut self.core, handle));
+        handle
+    }
+
+    /// Lets something act on the connection in `slot`, and frees the slot if that was its end.
+    fn on<R>(&mut self, slot: u32, act: impl FnOnce(&mut Connection, &mut Core) -> R) -> R {
+        let conn = &mut self.conns[slot as usize];
+        let result = act(conn, &mut self.core);
+        if conn.is_released() {
+            self.conns.remove(slot as usize);
+        }
+        result
+    }
+
+    fn command(
+        &mut self,
+        handle: ConnHandle,
+        act: impl FnOnce(&mut Connection, &mut Core) -> Result<(), CommandError>,
+    ) -> Result<(), CommandError> {
+        match self.get(handle) {
+            Some(_) => self.on(handle.slot(), act),
+            None => Err(CommandError::Gone),
+        }
+    }
+}
+
+/// QPs 0 and 1 are management, and the last number stands for multicast.
+fn check_qpn(qpn: Qpn) -> Result<(), Invalid> {
+    if qpn > Qpn::GSI && qpn < Qpn::MULTICAST {
+        return Ok(());
+    }
+    Err(Invalid::new("queue pair", Value::Qpn(qpn), Limit::Must("one that can be connected, 2..=0xfffffe")))
+}
+
+fn check_deadline(now: Instant, deadline: Option<Instant>) -> Result<(), Invalid> {
+    match deadline {
+        Some(deadline) if deadline <= now => {
+            Err(Invalid::new("deadline", Value::Time(Duration::ZERO), Limit::Must("in the future")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Which message a MAD is.
+fn attribute(mad: &[u8; MAD_LEN]) -> Attribute {
+    Attribute(u16::from_be_bytes([mad[16], mad[17]]))
 }

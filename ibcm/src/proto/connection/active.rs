@@ -1,0 +1,265 @@
+//! The active side: REQ out, REP in, RTU out (spec/cm.md 4.4).
+
+use std::time::Instant;
+
+use ibdev::qp::Init;
+use ibdev::{MadAddr, MadSource};
+use ibwire::{CommId, Guid, PrivateData, Psn, QKey, Qpn, RejReason};
+use rand::Rng;
+
+use super::super::attrs::{Attrs, ack_timeout};
+use super::super::command::Connect;
+use super::super::core::Core;
+use super::super::endpoint::ConnHandle;
+use super::super::error::{CommandError, ConnectError};
+use super::super::event::Event;
+use super::super::exchange::Exchange;
+use super::super::invalid::{Invalid, Limit, Value};
+use super::super::local::LocalCa;
+use super::super::message::{
+    Ari, CmRetries, Eecn, FailoverAccepted, Message, MessageId, PathBlock, Rep, Req, RetryCount, Rtu,
+    TransportService, VendorId,
+};
+use super::super::timers::Timer;
+use super::{Connection, Reports, Role, State, Terms, keep, kept};
+
+/// What a [`Connect`] comes to on this CA.
+#[derive(Debug, Clone, Copy)]
+pub(in super::super) struct Plan {
+    primary: MadAddr,
+    block: PathBlock,
+    responder_resources: u8,
+    initiator_depth: u8,
+    retry_count: RetryCount,
+    rnr_retry_count: RetryCount,
+    max_cm_retries: CmRetries,
+}
+
+impl Plan {
+    /// Checks everything but the queue pair.
+    pub(in super::super) fn new(ca: &LocalCa, connect: &Connect) -> Result<Self, ConnectError> {
+        let (path, record) = (&connect.path, &connect.path.record);
+        let port = ca.port(path.port).ok_or_else(|| {
+            Invalid::new("port", Value::Number(path.port.into()), Limit::Must("a port of the device"))
+        })?;
+        let sgid_index = port.gid_index(record.sgid).ok_or_else(|| {
+            Invalid::new("SGID", Value::Gid(record.sgid), Limit::Must("in the GID table of the path's port"))
+        })?;
+        let pkey_index = port.pkey_index(record.pkey).ok_or_else(|| {
+            let must = Limit::Must("a partition of the path's port");
+            Invalid::new("P_Key", Value::PKey(record.pkey), must)
+        })?;
+        if record.mtu.bytes().is_none() || record.mtu > port.mtu {
+            return Err(Invalid::new(
+                "path MTU",
+                Value::Mtu(record.mtu),
+                Limit::AtMost(Value::Mtu(port.mtu)),
+            )
+            .into());
+        }
+        let depth = |field, wanted: Option<u8>, most| {
+            let depth = wanted.unwrap_or(most);
+            Invalid::at_most(field, depth, most).map(|()| depth)
+        };
+        let narrow = |field, value, most: u8| Invalid::at_most(field, value, most).map(|()| value);
+        let plan = Self {
+            primary: MadAddr {
+                av: path.address_vector(port, sgid_index),
+                qpn: Qpn::GSI,
+                qkey: QKey::GSI,
+                pkey_index,
+            },
+            block: path.block(port, ack_timeout(path.life_time(), ca.ack_delay)),
+            responder_resources: depth(
+                "responder resources",
+                connect.responder_resources,
+                ca.max_responder_resources,
+            )?,
+            initiator_depth: depth("initiator depth", connect.initiator_depth, ca.max_initiator_depth)?,
+            retry_count: RetryCount::truncate(narrow("retry count", connect.retry_count, 7)?),
+            rnr_retry_count: RetryCount::truncate(narrow("RNR retry count", connect.rnr_retry_count, 7)?),
+            max_cm_retries: CmRetries::truncate(narrow("CM retries", connect.max_cm_retries, 15)?),
+        };
+        if !port.active {
+            return Err(ConnectError::PortDown(path.port));
+        }
+        Ok(plan)
+    }
+
+    /// RESET to INIT of the queue pair.
+    pub(in super::super) fn init(&self) -> Init {
+        Attrs::init(self.primary.av.port, self.primary.pkey_index, self.responder_resources > 0)
+    }
+}
+
+impl Connection {
+    /// A new connection; its REQ is queued.
+    pub(in super::super) fn active(
+        core: &mut Core,
+        handle: ConnHandle,
+        plan: &Plan,
+        connect: &Connect,
+    ) -> Self {
+        let (local_id, tid) = (core.draw_id(), core.draw_tid());
+        let rq_psn = Psn::truncate(core.rng.next_u32());
+        let life_time = connect.path.life_time();
+        let round_trip = 2 * life_time.duration();
+        let mut connection = Self {
+            handle,
+            role: Role::Active,
+            state: State::ReqSent,
+            reports: Reports::All,
+            released: false,
+            queued: false,
+            local_id,
+            remote_id: CommId::NONE,
+            local_qpn: connect.qpn,
+            remote_qpn: Qpn::truncate(0),
+            remote_guid: Guid(0),
+            remote_keys: None,
+            tid,
+            primary: plan.primary,
+            answer_to: plan.primary,
+            period: connect.response_timeout.duration() + round_trip,
+            max_cm_retries: plan.max_cm_retries.get(),
+            life_time,
+            answer_within: connect.local_response_timeout.duration().saturating_sub(round_trip),
+            time_wait: core.time_wait(round_trip + core.ca.ack_delay.duration()),
+            failover: FailoverAccepted::ACCEPTED,
+            terms: Terms {
+                path_mtu: connect.path.record.mtu,
+                rq_psn,
+                sq_psn: Psn::truncate(0),
+                responder_resources: plan.responder_resources,
+                initiator_depth: plan.initiator_depth,
+                reads: plan.responder_resources > 0,
+                ack_timeout: plan.block.local_ack_timeout,
+                retry_count: plan.retry_count.get(),
+                rnr_retry: 0,
+            },
+            timer: Timer::default(),
+            exchange: None,
+            listener: None,
+            rtu_data: None,
+            drep_data: None,
+        };
+        let req = Req {
+            local_comm_id: local_id,
+            vendor_id: VendorId::truncate(0),
+            service_id: connect.service_id,
+            local_ca_guid: core.ca.node_guid,
+            local_qkey: QKey(0),
+            local_qpn: connect.qpn,
+            responder_resources: plan.responder_resources,
+            local_eecn: Eecn::truncate(0),
+            initiator_depth: plan.initiator_depth,
+            remote_eecn: Eecn::truncate(0),
+            remote_cm_response_timeout: connect.response_timeout,
+            transport: TransportService::RC,
+            end_to_end_flow_control: connect.end_to_end_flow_control,
+            starting_psn: rq_psn,
+            local_cm_response_timeout: connect.local_response_timeout,
+            retry_count: plan.retry_count,
+            pkey: connect.path.record.pkey,
+            path_mtu: connect.path.record.mtu,
+            rdc_exists: false,
+            rnr_retry_count: plan.rnr_retry_count,
+            max_cm_retries: plan.max_cm_retries,
+            srq: connect.srq,
+            primary: plan.block,
+            alternate: PathBlock::NONE,
+            sap_supported: false,
+            private_data: connect.private_data,
+        };
+        core.states[State::ReqSent.index()] += 1;
+        core.ids.insert_local_id(local_id, handle.slot());
+        core.ids.insert_local_qpn(connect.qpn, handle.slot());
+        let patience = connection.patience(core, connect.deadline);
+        let exchange = Exchange::new(plan.primary, patience, |mad| Message::Req(req).encode(tid, mad));
+        connection.start_exchange(core, exchange);
+        connection
+    }
+
+    /// Whether a REP can be the answer to our REQ.
+    pub(in super::super) fn awaits_reply(&self) -> bool {
+        matches!(self.state, State::ReqSent | State::ReqMraRcvd)
+    }
+
+    /// The first REP, from a QP and with an ID that are not in use.
+    pub(in super::super) fn handle_reply(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        from: &MadSource,
+        rep: Rep,
+    ) {
+        self.stop_exchange(core);
+        self.answer_to = from.reply();
+        self.meet_peer(core, rep.local_ca_guid, rep.local_comm_id, rep.local_qpn);
+        let (offered, wished) = (self.terms.responder_resources, self.terms.initiator_depth);
+        let delay = rep.target_ack_delay;
+        self.terms = Terms {
+            sq_psn: rep.starting_psn,
+            responder_resources: rep.initiator_depth,
+            initiator_depth: wished.min(rep.responder_resources),
+            ack_timeout: ack_timeout(self.life_time, delay).min(core.config.max_ack_timeout),
+            rnr_retry: rep.rnr_retry_count.get(),
+            ..self.terms
+        };
+        self.time_wait = core.time_wait(2 * self.life_time.duration() + delay.duration());
+        self.set_state(core, State::RepRcvd);
+        if rep.initiator_depth > offered {
+            core.warn(now, from, "replies with more reads than were offered");
+            let reason = RejReason::INSUFFICIENT_RESPONDER_RESOURCES;
+            self.reject_with(core, now, reason, Ari::EMPTY, PrivateData::EMPTY);
+            self.report(core, Event::ReplyRefused { conn: self.handle, reason, rep: Box::new(rep) });
+            self.release(core);
+            return;
+        }
+        self.start_timer(core, now + self.answer_within / 2);
+        self.report(core, Event::Reply { conn: self.handle, rep: Box::new(rep) });
+    }
+
+    /// A REP with both IDs of this connection.
+    pub(in super::super) fn handle_duplicate_reply(&mut self, core: &mut Core, from: &MadSource) {
+        match (self.role, self.state) {
+            (Role::Active, State::RepMraSent) => {
+                let mra = self.mra(core, MessageId::REP);
+                core.answer_with(from.reply(), self.tid, mra);
+                core.stats.repeated_answers += 1;
+            }
+            // In DreqSent the peer may still be waiting for the RTU before it takes the DREQ.
+            (Role::Active, State::Established | State::DreqSent) => {
+                let rtu = self.rtu();
+                core.answer_with(from.reply(), self.tid, rtu);
+                core.stats.repeated_answers += 1;
+            }
+            (Role::Active, _) => core.stats.dropped_duplicate += 1,
+            (Role::Passive, _) => core.stats.dropped_state += 1,
+        }
+    }
+
+    /// The user's queue pair is ready.
+    pub(in super::super) fn ready(
+        &mut self,
+        core: &mut Core,
+        rtu_data: PrivateData<224>,
+    ) -> Result<(), CommandError> {
+        if !matches!(self.state, State::RepRcvd | State::RepMraSent) {
+            return Err(CommandError::State(self.state));
+        }
+        self.rtu_data = keep(rtu_data);
+        let rtu = self.rtu();
+        core.send(self.answer_to, self.tid, rtu);
+        self.establish(core);
+        Ok(())
+    }
+
+    fn rtu(&self) -> Rtu {
+        Rtu {
+            local_comm_id: self.local_id,
+            remote_comm_id: self.remote_id,
+            private_data: kept(self.rtu_data.as_deref()),
+        }
+    }
+}

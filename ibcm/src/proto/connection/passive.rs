@@ -1,0 +1,219 @@
+//! The passive side: REQ in, REP out, RTU in (spec/cm.md 4.5).
+
+use std::time::Instant;
+
+use ibdev::{MadAddr, MadSource};
+use ibwire::{Psn, QKey, Qpn, RejReason, TransactionId};
+use rand::Rng;
+
+use super::super::attrs::Attrs;
+use super::super::command::Accept;
+use super::super::core::Core;
+use super::super::endpoint::{ConnHandle, ListenerId};
+use super::super::error::CommandError;
+use super::super::event::{Event, Request};
+use super::super::exchange::Exchange;
+use super::super::invalid::Invalid;
+use super::super::message::{
+    Eecn, FailoverAccepted, Message, MessageId, Rej, Rep, Req, RetryCount, Rtu, VendorId,
+};
+use super::super::path::Path;
+use super::super::timers::Timer;
+use super::{Connection, Reports, Role, State, Terms};
+
+/// A request that passed all checks.
+#[derive(Debug)]
+pub(in super::super) struct Admission {
+    pub(in super::super) listener: ListenerId,
+    /// The path back.
+    pub(in super::super) path: Path,
+    /// The same for MADs.
+    pub(in super::super) primary: MadAddr,
+}
+
+impl Connection {
+    /// A new connection, made of a REQ; its request is reported.
+    pub(in super::super) fn passive(
+        core: &mut Core,
+        now: Instant,
+        handle: ConnHandle,
+        admission: Admission,
+        from: &MadSource,
+        tid: TransactionId,
+        req: Req,
+    ) -> Self {
+        let (local_id, rq_psn) = (core.draw_id(), Psn::truncate(core.rng.next_u32()));
+        let ack_timeout = req.primary.local_ack_timeout;
+        let answer_within = req.remote_cm_response_timeout.duration();
+        let qp_timeout = match ack_timeout.get() {
+            0 => core.config.max_ack_timeout,
+            _ => ack_timeout.min(core.config.max_ack_timeout),
+        };
+        let mut connection = Self {
+            handle,
+            role: Role::Passive,
+            state: State::ReqRcvd,
+            reports: Reports::All,
+            released: false,
+            queued: false,
+            local_id,
+            remote_id: req.local_comm_id,
+            local_qpn: Qpn::truncate(0),
+            remote_qpn: req.local_qpn,
+            remote_guid: req.local_ca_guid,
+            remote_keys: None,
+            tid,
+            primary: admission.primary,
+            answer_to: from.reply(),
+            period: req.local_cm_response_timeout.duration().min(core.config.max_response_timeout),
+            max_cm_retries: req.max_cm_retries.get(),
+            life_time: ack_timeout.saturating_sub(1),
+            answer_within,
+            time_wait: core.time_wait(ack_timeout.duration()),
+            failover: match req.alternate_path() {
+                Some(_) => FailoverAccepted::UNSUPPORTED,
+                None => FailoverAccepted::ACCEPTED,
+            },
+            terms: Terms {
+                path_mtu: req.path_mtu,
+                rq_psn,
+                sq_psn: req.starting_psn,
+                responder_resources: req.initiator_depth.min(core.ca.max_responder_resources),
+                initiator_depth: req.responder_resources.min(core.ca.max_initiator_depth),
+                reads: false,
+                ack_timeout: qp_timeout,
+                retry_count: req.retry_count.get(),
+                rnr_retry: req.rnr_retry_count.get(),
+            },
+            timer: Timer::default(),
+            exchange: None,
+            listener: Some(admission.listener),
+            rtu_data: None,
+            drep_data: None,
+        };
+        core.states[State::ReqRcvd.index()] += 1;
+        core.ids.insert_local_id(local_id, handle.slot());
+        connection.meet_peer(core, req.local_ca_guid, req.local_comm_id, req.local_qpn);
+        core.listeners.request_added(admission.listener);
+        core.stats.requests += 1;
+        connection.start_timer(core, now + answer_within / 2);
+        let request = Box::new(Request {
+            req,
+            from: *from,
+            path: admission.path,
+            responder_resources: connection.terms.responder_resources,
+            initiator_depth: connection.terms.initiator_depth,
+        });
+        connection.report(core, Event::Request { conn: handle, listener: admission.listener, request });
+        connection
+    }
+
+    fn is_undecided_request(&self) -> bool {
+        matches!(self.state, State::ReqRcvd | State::ReqMraSent)
+    }
+
+    /// Whether our REP is out and not yet answered.
+    pub(in super::super) fn awaits_rtu(&self) -> bool {
+        matches!(self.state, State::RepSent | State::RepMraRcvd)
+    }
+
+    /// The terms that `accept` would bring. At this point ours are the most that can be had.
+    fn accepted_terms(&self, accept: &Accept) -> Result<Terms, CommandError> {
+        if !self.is_undecided_request() {
+            return Err(CommandError::State(self.state));
+        }
+        let depth = |field, wanted: Option<u8>, most: u8| {
+            let depth = wanted.unwrap_or(most);
+            Invalid::at_most(field, depth, most).map(|()| depth)
+        };
+        Invalid::at_most("RNR retry count", accept.rnr_retry_count, RetryCount::MAX.get())?;
+        let responder_resources =
+            depth("responder resources", accept.responder_resources, self.terms.responder_resources)?;
+        let initiator_depth = depth("initiator depth", accept.initiator_depth, self.terms.initiator_depth)?;
+        Ok(Terms { responder_resources, initiator_depth, reads: responder_resources > 0, ..self.terms })
+    }
+
+    pub(in super::super) fn accept_attrs(&self, core: &Core, accept: &Accept) -> Result<Attrs, CommandError> {
+        let terms = self.accepted_terms(accept)?;
+        Ok(terms.attrs(&self.primary, self.remote_qpn, core.config.min_rnr_timer))
+    }
+
+    /// The user accepts; the REP is queued. That the QP is free has been checked.
+    pub(in super::super) fn accept(&mut self, core: &mut Core, accept: Accept) -> Result<(), CommandError> {
+        self.terms = self.accepted_terms(&accept)?;
+        self.decide(core);
+        self.local_qpn = accept.qpn;
+        core.ids.insert_local_qpn(accept.qpn, self.handle.slot());
+        let rep = Rep {
+            local_comm_id: self.local_id,
+            remote_comm_id: self.remote_id,
+            local_qkey: QKey(0),
+            local_qpn: accept.qpn,
+            vendor_id: VendorId::truncate(0),
+            local_eecn: Eecn::truncate(0),
+            starting_psn: self.terms.rq_psn,
+            responder_resources: self.terms.responder_resources,
+            initiator_depth: self.terms.initiator_depth,
+            target_ack_delay: core.ca.ack_delay,
+            failover_accepted: self.failover,
+            end_to_end_flow_control: accept.end_to_end_flow_control,
+            rnr_retry_count: RetryCount::truncate(accept.rnr_retry_count),
+            srq: accept.srq,
+            local_ca_guid: core.ca.node_guid,
+            private_data: accept.private_data,
+        };
+        let (tid, patience) = (self.tid, self.patience(core, accept.deadline));
+        let exchange = Exchange::new(self.answer_to, patience, |mad| Message::Rep(rep).encode(tid, mad));
+        self.set_state(core, State::RepSent);
+        self.start_exchange(core, exchange);
+        Ok(())
+    }
+
+    /// The REQ that this connection was made of came again.
+    pub(in super::super) fn handle_duplicate_request(
+        &mut self,
+        core: &mut Core,
+        from: &MadSource,
+        tid: TransactionId,
+    ) {
+        match self.state {
+            State::ReqMraSent => {
+                let mra = self.mra(core, MessageId::REQ);
+                core.answer_with(from.reply(), tid, mra);
+                core.stats.repeated_answers += 1;
+            }
+            State::RepSent | State::RepMraRcvd => {
+                if let Some(rep) = self.exchange.as_ref().and_then(|exchange| exchange.repeat()) {
+                    core.answer(from.reply(), *rep);
+                    core.stats.repeated_answers += 1;
+                }
+            }
+            State::TimeWait => {
+                let rej = Rej::of_request(self.remote_id, RejReason::STALE_CONNECTION);
+                core.answer_with(from.reply(), tid, rej);
+            }
+            _ => core.stats.dropped_duplicate += 1,
+        }
+    }
+
+    /// An RTU with both IDs of this connection.
+    pub(in super::super) fn handle_rtu(&mut self, core: &mut Core, rtu: Rtu) {
+        match (self.role, self.state) {
+            (Role::Passive, State::RepSent | State::RepMraRcvd) => {
+                self.establish(core);
+                let rtu_data = Some(rtu.private_data);
+                self.report(core, Event::Established { conn: self.handle, rtu_data });
+            }
+            (Role::Passive, State::Established) => core.stats.dropped_duplicate += 1,
+            _ => core.stats.dropped_state += 1,
+        }
+    }
+
+    /// Something that the peer does only when it considers the connection established: data, a DREQ.
+    pub(in super::super) fn handle_implied_rtu(&mut self, core: &mut Core) {
+        if self.awaits_rtu() {
+            self.establish(core);
+            self.report(core, Event::Established { conn: self.handle, rtu_data: None });
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Whether a REQ becomes a connection (spec/cm.md 4.3).
+
+use std::time::Instant;
+
+use ibdev::{AddressVector, GlobalRoute, MadAddr, MadSource};
+use ibwire::{Lid, PathRecord, QKey, Qpn, RejReason, Selector, TransactionId};
+
+use super::super::connection::{Admission, Connection};
+use super::super::ids::Source;
+use super::super::local::{LocalCa, LocalPort};
+use super::super::message::{PathBlock, Rej, RejectInfo, Req, TransportService};
+use super::super::path::{DEFAULT_HOP_LIMIT, Path};
+use super::super::rejections::Rejected;
+use super::Endpoint;
+
+/// Why a REQ becomes no connection.
+#[derive(Debug, PartialEq, Eq)]
+enum Refusal {
+    /// No answer: the peer will repeat it.
+    Ignore,
+    /// It is rejected.
+    Reject(RejReason, RejectInfo),
+}
+
+impl From<RejReason> for Refusal {
+    fn from(reason: RejReason) -> Self {
+        Self::Reject(reason, RejectInfo::None)
+    }
+}
+
+impl Endpoint {
+    pub(super) fn handle_req(&mut self, now: Instant, from: &MadSource, tid: TransactionId, req: Req) {
+        if !has_supported_transport(&req) {
+            self.refuse(from, tid, &req, RejReason::INVALID_TRANSPORT.into());
+            return;
+        }
+        if let Some(slot) = self.find_by_remote_id(from, req.local_ca_guid, req.local_comm_id) {
+            if self.conns[slot as usize].remote_qpn() == req.local_qpn {
+                self.on(slot, |conn, core| conn.handle_duplicate_request(core, from, tid));
+            } else {
+                self.refuse(from, tid, &req, RejReason::DUPLICATE_COMM_ID.into());
+                self.core.warn(now, from, "requests a connection by an ID that it has one by");
+                self.on(slot, |conn, core| conn.handle_stale(core, now, req.local_qpn));
+            }
+            return;
+        }
+        if let Some(&rej) = self.core.rejections.of_request(now, &self.sender(from, &req)) {
+            self.core.stats.repeated_answers += 1;
+            self.core.answer(from.reply(), rej);
+            return;
+        }
+        if let Some(slot) = self.find_by_remote_qpn(from, req.local_ca_guid, req.local_qpn) {
+            self.refuse(from, tid, &req, RejReason::STALE_CONNECTION.into());
+            self.core.warn(now, from, "requests a connection on a queue pair that it has one on");
+            self.on(slot, |conn, core| conn.handle_stale(core, now, req.local_qpn));
+            return;
+        }
+        match self.admit(from, &req) {
+            Ok(admission) => {
+                self.insert(|core, handle| Connection::passive(core, now, handle, admission, from, tid, req));
+            }
+            Err(refusal) => self.refuse(from, tid, &req, refusal),
+        }
+    }
+
+    /// Under which names a rejection of this REQ is remembered.
+    fn sender(&self, from: &MadSource, req: &Req) -> Rejected {
+        let (source, guid, id) = (Source::of(from), req.local_ca_guid, req.local_comm_id);
+        let key = self.core.ids.remote_id_key(guid, source, id);
+        Rejected { key, source, guid, id, qpn: req.local_qpn }
+    }
+
+    fn refuse(&mut self, from: &MadSource, tid: TransactionId, req: &Req, refusal: Refusal) {
+        match refusal {
+            Refusal::Ignore => self.core.stats.dropped_backlog += 1,
+            Refusal::Reject(reason, info) => {
+                tracing::debug!(remote = %req.local_comm_id, service = %req.service_id, %reason, "refusing a REQ");
+                self.core.stats.refused_requests += 1;
+                let rej = Rej { ari: info.encode(), ..Rej::of_request(req.local_comm_id, reason) };
+                self.core.answer_with(from.reply(), tid, rej);
+            }
+        }
+    }
+
+    fn admit(&self, from: &MadSource, req: &Req) -> Result<Admission, Refusal> {
+        let listeners = &self.core.listeners;
+        let listener = listeners
+            .find(req.service_id, from.port, req.primary.remote_gid)
+            .ok_or(RejReason::INVALID_SERVICE_ID)?;
+        if listeners.is_full(listener) {
+            return Err(Refusal::Ignore);
+        }
+        let (path, primary) = path_back(&self.core.ca, from, req)?;
+        Ok(Admission { listener, path, primary })
+    }
+}
+
+/// Whether the REQ asks for a reliable connection and says to which QP.
+fn has_supported_transport(req: &Req) -> bool {
+    req.local_qpn.get() != 0 && req.transport.known() == Some(TransportService::RC)
+}
+
+/// The primary path of the REQ turned round (spec/cm.md 5.4), if it is one that ends here.
+fn path_back(ca: &LocalCa, from: &MadSource, req: &Req) -> Result<(Path, MadAddr), Refusal> {
+    let block = &req.primary;
+    let (port, sgid_index) = local_end(ca, from, block)?;
+    let needs_grh = port.is_ethernet() || !block.subnet_local;
+    if !needs_grh && !port.owns_lid(block.remote_lid) {
+        return Err(Refusal::Reject(RejReason::PRIMARY_LID, RejectInfo::Lid(port.lid)));
+    }
+    if needs_grh && block.local_gid.is_unspecified() {
+        return Err(RejReason::UNSUPPORTED_REQUEST.into());
+    }
+    let pkey_index = port.pkey_index(req.pkey).ok_or(RejReason::UNSUPPORTED_REQUEST)?;
+    if req.path_mtu.bytes().is_none() || req.path_mtu > port.mtu {
+        return Err(Refusal::Reject(RejReason::INVALID_PATH_MTU, RejectInfo::PathMtu(port.mtu)));
+    }
+
+    // A routed path has no LIDs of its own: those of the MAD lead to the router.
+    let (slid, dlid, sl) = match (port.is_ethernet(), block.local_lid.is_unicast()) {
+        (true, _) => (Lid::NONE, Lid::NONE, block.sl),
+        (false, true) => (block.remote_lid, block.local_lid, block.sl),
+        (false, false) => (Lid(port.lid.0 | u16::from(from.path_bits)), from.slid, from.sl),
+    };
+    let hop_limit = match block.hop_limit {
+        0 if needs_grh => from.grh.map_or(DEFAULT_HOP_LIMIT, |grh| grh.hop_limit.max(1)),
+        limit => limit,
+    };
+    let record = PathRecord {
+        service_id: req.service_id,
+        dgid: block.local_gid,
+        sgid: block.remote_gid,
+        dlid,
+        slid,
+        flow_label: block.flow_label,
+        hop_limit,
+        traffic_class: block.traffic_class,
+        reversible: true,
+        pkey: req.pkey,
+        sl,
+        mtu_selector: Selector::Exactly,
+        mtu: req.path_mtu,
+        rate_selector: Selector::Exactly,
+        rate: block.rate,
+        packet_life_time_selector: Selector::Exactly,
+        packet_life_time: block.local_ack_timeout.saturating_sub(1).into(),
+        ..PathRecord::default()
+    };
+    let route = GlobalRoute {
+        dgid: block.local_gid,
+        sgid_index,
+        flow_label: block.flow_label,
+        hop_limit,
+        traffic_class: block.traffic_class,
+    };
+    let av = AddressVector {
+        port: port.number,
+        dlid,
+        sl,
+        path_bits: port.path_bits(slid),
+        rate: block.rate,
+        grh: needs_grh.then_some(route),
+    };
+    let primary = MadAddr { av, qpn: Qpn::GSI, qkey: QKey::GSI, pkey_index };
+    Ok((Path { port: port.number, record }, primary))
+}
+
+/// The port that the path ends at, and the index of its GID there: the port that the REQ came in on, or another one.
+/// Within a subnet the GID may be left out (IBTA 1.0a); then the LID decides.
+fn local_end<'a>(
+    ca: &'a LocalCa,
+    from: &MadSource,
+    block: &PathBlock,
+) -> Result<(&'a LocalPort, u16), Refusal> {
+    let arrived_at = ca.port(from.port).ok_or(RejReason::PRIMARY_GID)?;
+    if block.remote_gid.is_unspecified() && block.subnet_local && !arrived_at.is_ethernet() {
+        return Ok((arrived_at, 0));
+    }
+    std::iter::once(arrived_at)
+        .chain(&ca.ports)
+        .find_map(|port| port.gid_index(block.remote_gid).map(|index| (port, index)))
+        .ok_or_else(|| {
+            let info = arrived_at.preferred_gid().map_or(RejectInfo::None, RejectInfo::Gid);
+            Refusal::Reject(RejReason::PRIMARY_GID, info)
+        })
+}

@@ -1,0 +1,257 @@
+//! To which connection a message goes, and what answers it if there is none (spec/cm.md 4.2, 4.9).
+
+use std::time::Instant;
+
+use ibdev::{MAD_LEN, MadSource};
+use ibwire::{CommId, Guid, PrivateData, Qpn, RejReason, TransactionId};
+
+use super::super::class_port_info;
+use super::super::connection::Connection;
+use super::super::ids::{RemoteKey, Source};
+use super::super::message::{
+    Ari, DecodeError, Drep, Dreq, Message, MessageId, Mra, Rej, RejectInfo, Rep, Rtu,
+};
+use super::Endpoint;
+
+/// The CM class version that we speak.
+const CLASS_VERSION: u8 = 2;
+
+impl Endpoint {
+    pub(super) fn route(&mut self, now: Instant, from: &MadSource, mad: &[u8; MAD_LEN]) {
+        self.core.stats.mads_received += 1;
+        match Message::decode(mad) {
+            Ok((header, message)) => {
+                tracing::trace!(
+                    message = %message.attribute(),
+                    sender = %message.local_comm_id(),
+                    receiver = %message.remote_comm_id(),
+                    "received"
+                );
+                self.handle_message(now, from, header.tid, message);
+            }
+            Err(error) => self.handle_undecodable(now, from, mad, error),
+        }
+    }
+
+    fn handle_message(&mut self, now: Instant, from: &MadSource, tid: TransactionId, message: Message) {
+        match message {
+            Message::Req(req) => self.handle_req(now, from, tid, req),
+            Message::Mra(mra) => self.handle_mra(now, mra),
+            Message::Rej(rej) => self.handle_rej(now, from, &rej),
+            Message::Rep(rep) => self.handle_rep(now, from, tid, rep),
+            Message::Rtu(rtu) => self.handle_rtu(rtu),
+            Message::Dreq(dreq) => self.handle_dreq(now, from, tid, &dreq),
+            Message::Drep(drep) => self.handle_drep(now, &drep),
+        }
+    }
+
+    fn handle_undecodable(
+        &mut self,
+        now: Instant,
+        from: &MadSource,
+        mad: &[u8; MAD_LEN],
+        error: DecodeError,
+    ) {
+        tracing::trace!(%error, "not a message for us");
+        let core = &mut self.core;
+        match error {
+            DecodeError::BaseVersion(_) => core.stats.dropped_base_version += 1,
+            DecodeError::Class(_) => core.stats.dropped_class += 1,
+            DecodeError::ClassVersion { .. } => core.stats.dropped_class_version += 1,
+            DecodeError::ReqClassVersion { header, local_comm_id, .. } => {
+                core.stats.dropped_class_version += 1;
+                if core.may_answer(now, from) {
+                    let ari = RejectInfo::ClassVersion(CLASS_VERSION).encode();
+                    let reason = RejReason::UNSUPPORTED_CLASS_VERSION;
+                    let rej = Rej { ari, ..Rej::of_request(local_comm_id, reason) };
+                    core.answer_with(from.reply(), header.tid, rej);
+                }
+            }
+            DecodeError::Method { .. } => match class_port_info::answer(mad) {
+                Some(answer) if core.may_answer(now, from) => {
+                    core.stats.class_queries += 1;
+                    core.answer(from.reply(), answer);
+                }
+                Some(_) => {}
+                None => core.stats.dropped_method += 1,
+            },
+            DecodeError::Unsupported(_) => core.stats.dropped_unsupported += 1,
+            DecodeError::UnknownAttribute(_) => core.stats.dropped_unknown_attribute += 1,
+        }
+    }
+
+    /// An MRA finds its connection by our ID: with a REQ the peer's is not known yet.
+    fn handle_mra(&mut self, now: Instant, mra: Mra) {
+        if mra.message == MessageId::RESERVED {
+            self.core.stats.dropped_malformed += 1;
+            return;
+        }
+        match self.core.ids.by_local_id(mra.remote_comm_id) {
+            Some(slot) => self.on(slot, |conn, core| conn.handle_mra(core, now, mra)),
+            None => self.core.stats.dropped_unknown_id += 1,
+        }
+    }
+
+    fn handle_rej(&mut self, now: Instant, from: &MadSource, rej: &Rej) {
+        match self.rejected(from, rej) {
+            Some(slot) if self.is_from_peer(now, slot, from) => {
+                self.on(slot, |conn, core| conn.handle_rej(core, now, rej));
+            }
+            _ => self.core.stats.dropped_unknown_id += 1,
+        }
+    }
+
+    /// What a REJ rejects. Without our ID it is found by the CA and the ID of its sender, if it gave up waiting and says
+    /// who it is.
+    fn rejected(&mut self, from: &MadSource, rej: &Rej) -> Option<u32> {
+        if rej.remote_comm_id.is_none() {
+            return match RejectInfo::decode(rej.reason, &rej.ari) {
+                RejectInfo::CaGuid(guid) if !rej.local_comm_id.is_none() => {
+                    self.find_by_remote_id(from, guid, rej.local_comm_id)
+                }
+                _ => None,
+            };
+        }
+        let slot = self.core.ids.by_local_id(rej.remote_comm_id)?;
+        let conn = &self.conns[slot as usize];
+        let fits = rej.message == MessageId::REQ && rej.reason != RejReason::TIMEOUT
+            || !conn.is_peer_known()
+            || conn.remote_id() == rej.local_comm_id;
+        fits.then_some(slot)
+    }
+
+    fn handle_rep(&mut self, now: Instant, from: &MadSource, tid: TransactionId, rep: Rep) {
+        if rep.local_qpn.get() == 0 {
+            self.core.stats.dropped_malformed += 1;
+            self.core.warn(now, from, "sends a REP without a queue pair");
+            return;
+        }
+        let Some(slot) = self.core.ids.by_local_id(rep.remote_comm_id) else {
+            if let Some(&rej) = self.core.rejections.of_reply(now, rep.remote_comm_id) {
+                self.core.stats.repeated_answers += 1;
+                self.core.answer(from.reply(), rej);
+            } else {
+                self.handle_unknown_rep(now, from, tid, &rep);
+            }
+            return;
+        };
+        let conn = &self.conns[slot as usize];
+        if conn.awaits_reply() {
+            self.handle_first_rep(now, from, tid, slot, rep);
+        } else if conn.has_ids(rep.remote_comm_id, rep.local_comm_id) && self.is_from_peer(now, slot, from) {
+            self.on(slot, |conn, core| conn.handle_duplicate_reply(core, from));
+        } else {
+            self.handle_unknown_rep(now, from, tid, &rep);
+        }
+    }
+
+    fn handle_first_rep(&mut self, now: Instant, from: &MadSource, tid: TransactionId, slot: u32, rep: Rep) {
+        if let Some(old) = self.find_by_remote_qpn(from, rep.local_ca_guid, rep.local_qpn) {
+            let rej = rej_of_reply(&rep, RejReason::STALE_CONNECTION);
+            self.core.answer_with(from.reply(), tid, rej);
+            self.core.warn(now, from, "replies with a queue pair that it has a connection on");
+            self.on(old, |conn, core| conn.handle_stale(core, now, rep.local_qpn));
+        } else if self.find_by_remote_id(from, rep.local_ca_guid, rep.local_comm_id).is_some() {
+            self.core.stats.dropped_id_taken += 1;
+            self.core.warn(now, from, "replies with an ID that it has a connection by");
+        } else {
+            self.on(slot, |conn, core| conn.handle_reply(core, now, from, rep));
+        }
+    }
+
+    fn handle_unknown_rep(&mut self, now: Instant, from: &MadSource, tid: TransactionId, rep: &Rep) {
+        self.core.stats.dropped_unknown_id += 1;
+        if self.core.may_answer(now, from) {
+            self.core.answer_with(from.reply(), tid, rej_of_reply(rep, RejReason::INVALID_COMM_ID));
+        }
+    }
+
+    fn handle_rtu(&mut self, rtu: Rtu) {
+        match self.find(rtu.remote_comm_id, rtu.local_comm_id) {
+            Some(slot) => self.on(slot, |conn, core| conn.handle_rtu(core, rtu)),
+            None => self.core.stats.dropped_unknown_id += 1,
+        }
+    }
+
+    fn handle_dreq(&mut self, now: Instant, from: &MadSource, tid: TransactionId, dreq: &Dreq) {
+        match self.find(dreq.remote_comm_id, dreq.local_comm_id) {
+            Some(slot) if self.is_from_peer(now, slot, from) => {
+                self.on(slot, |conn, core| conn.handle_dreq(core, now, from, tid, dreq));
+            }
+            _ => {
+                self.core.stats.dropped_unknown_id += 1;
+                if self.core.may_answer(now, from) {
+                    let drep = Drep {
+                        local_comm_id: dreq.remote_comm_id,
+                        remote_comm_id: dreq.local_comm_id,
+                        private_data: PrivateData::EMPTY,
+                    };
+                    self.core.answer_with(from.reply(), tid, drep);
+                }
+            }
+        }
+    }
+
+    fn handle_drep(&mut self, now: Instant, drep: &Drep) {
+        match self.find(drep.remote_comm_id, drep.local_comm_id) {
+            Some(slot) => self.on(slot, |conn, core| conn.handle_drep(core, now, drep)),
+            None => self.core.stats.dropped_unknown_id += 1,
+        }
+    }
+
+    /// The connection with both these IDs.
+    fn find(&self, local_id: CommId, remote_id: CommId) -> Option<u32> {
+        let slot = self.core.ids.by_local_id(local_id)?;
+        self.conns[slot as usize].has_ids(local_id, remote_id).then_some(slot)
+    }
+
+    /// Whether `from` is the peer of the connection. One that is not names it by chance or in bad faith, and is
+    /// another host.
+    fn is_from_peer(&mut self, now: Instant, slot: u32, from: &MadSource) -> bool {
+        let is_peer = self.conns[slot as usize].is_from(from);
+        if !is_peer {
+            self.core.stats.foreign_source += 1;
+            self.core.warn(now, from, "names a connection of another host");
+        }
+        is_peer
+    }
+
+    /// A connection of the host that sent this, with this ID of its own.
+    pub(super) fn find_by_remote_id(&mut self, from: &MadSource, guid: Guid, id: CommId) -> Option<u32> {
+        let key = self.core.ids.remote_id_key(guid, Source::of(from), id);
+        self.find_by_remote(from, key, |conn| conn.remote_guid() == guid && conn.remote_id() == id)
+    }
+
+    /// A connection of the host that sent this, with this QP of its own.
+    pub(super) fn find_by_remote_qpn(&mut self, from: &MadSource, guid: Guid, qpn: Qpn) -> Option<u32> {
+        let key = self.core.ids.remote_qpn_key(guid, Source::of(from), qpn);
+        self.find_by_remote(from, key, |conn| conn.remote_guid() == guid && conn.remote_qpn() == qpn)
+    }
+
+    fn find_by_remote(
+        &mut self,
+        from: &MadSource,
+        key: RemoteKey,
+        is_it: impl Fn(&Connection) -> bool,
+    ) -> Option<u32> {
+        let stats = &mut self.core.stats;
+        self.core.ids.by_remote(key).find(|&slot| {
+            let conn = &self.conns[slot as usize];
+            let is_peer = is_it(conn) && conn.is_from(from);
+            stats.foreign_source += u64::from(is_it(conn) && !is_peer);
+            is_peer
+        })
+    }
+}
+
+/// The REJ for a REP that has no connection here.
+fn rej_of_reply(rep: &Rep, reason: RejReason) -> Rej {
+    Rej {
+        local_comm_id: rep.remote_comm_id,
+        remote_comm_id: rep.local_comm_id,
+        message: MessageId::REP,
+        reason,
+        ari: Ari::EMPTY,
+        private_data: PrivateData::EMPTY,
+    }
+}

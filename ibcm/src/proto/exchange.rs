@@ -1,0 +1,164 @@
+//! A message that is sent again until it is answered: REQ, REP or DREQ.
+
+use std::time::{Duration, Instant};
+
+use ibdev::{MAD_LEN, MadAddr, OutgoingMad};
+
+use super::event::Effort;
+
+/// How long and how often a message is tried.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    /// From one transmission to the next.
+    pub(super) period: Duration,
+    /// Transmissions after the first.
+    pub(super) max_retries: u8,
+    /// The longest wait that one MRA can bring.
+    pub(super) max_mra_wait: Duration,
+    /// The end of it all.
+    pub(super) deadline: Option<Instant>,
+}
+
+/// The message, the same bytes each time, and how far it has got.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    out: OutgoingMad,
+    patience: Patience,
+    sent: u8,
+    first_sent: Option<Instant>,
+    busy: bool,
+}
+
+impl Exchange {
+    pub(super) fn new(to: MadAddr, patience: Patience, encode: impl FnOnce(&mut [u8; MAD_LEN])) -> Box<Self> {
+        let mut exchange = Box::new(Self {
+            out: OutgoingMad { to, mad: [0; MAD_LEN] },
+            patience,
+            sent: 0,
+            first_sent: None,
+            busy: false,
+        });
+        encode(&mut exchange.out.mad);
+        exchange
+    }
+
+    /// Hands the message out; the answer is due at the returned instant.
+    pub(super) fn transmit(&mut self, now: Instant) -> (OutgoingMad, Instant) {
+        self.sent += 1;
+        self.first_sent.get_or_insert(now);
+        (self.out.clone(), self.bounded(now + self.patience.period))
+    }
+
+    /// The message once more for a peer that repeated its own; it changes nothing here. `None` if it was never sent.
+    pub(super) fn repeat(&self) -> Option<&[u8; MAD_LEN]> {
+        (self.sent > 0).then_some(&self.out.mad)
+    }
+
+    /// The peer wants so much more time from now on. Returns when that is over.
+    pub(super) fn extend(&mut self, now: Instant, wait: Duration) -> Instant {
+        self.busy = true;
+        self.bounded(now + wait.min(self.patience.max_mra_wait))
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.patience.deadline
+    }
+
+    pub(super) fn is_sent(&self) -> bool {
+        self.sent > 0
+    }
+
+    pub(super) fn is_resent(&self) -> bool {
+        self.sent > 1
+    }
+
+    /// Whether the peer sent an MRA.
+    pub(super) fn is_busy(&self) -> bool {
+        self.busy
+    }
+
+    /// Whether a wait that is over at `now` was the last.
+    pub(super) fn is_exhausted(&self, now: Instant) -> bool {
+        self.sent > self.patience.max_retries || self.limit().is_some_and(|limit| limit <= now)
+    }
+
+    pub(super) fn effort(&self, now: Instant) -> Effort {
+        let waited = self.first_sent.map_or(Duration::ZERO, |first| now.saturating_duration_since(first));
+        Effort { sent: self.sent, waited, busy: self.busy }
+    }
+
+    /// Where the caller set no deadline, MRAs can stretch each of the periods to the longest wait but add none: a peer
+    /// that sends them for ever is given up.
+    fn limit(&self) -> Option<Instant> {
+        let periods = u32::from(self.patience.max_retries) + 1;
+        let longest = self.patience.period.max(self.patience.max_mra_wait);
+        self.patience.deadline.or_else(|| self.first_sent.map(|first| first + longest * periods))
+    }
+
+    fn bounded(&self, at: Instant) -> Instant {
+        self.limit().map_or(at, |limit| at.min(limit))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ibdev::AddressVector;
+    use ibwire::{Lid, QKey, Qpn, Rate, ServiceLevel};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn exchange(deadline: Option<Instant>) -> Box<Exchange> {
+        let av = AddressVector {
+            port: 1,
+            dlid: Lid(1),
+            sl: ServiceLevel::truncate(0),
+            path_bits: 0,
+            rate: Rate::PORT_CURRENT,
+            grh: None,
+        };
+        let to = MadAddr { av, qpn: Qpn::GSI, qkey: QKey::GSI, pkey_index: 0 };
+        let patience = Patience { period: SECOND, max_retries: 2, max_mra_wait: 60 * SECOND, deadline };
+        Exchange::new(to, patience, |mad| mad[0] = 1)
+    }
+
+    #[test]
+    fn retries_are_transmissions_after_the_first() {
+        let (start, mut exchange) = (Instant::now(), exchange(None));
+        assert_eq!(exchange.repeat(), None);
+        for n in 0..3 {
+            let now = start + n * SECOND;
+            assert!(!exchange.is_exhausted(now));
+            assert_eq!(exchange.transmit(now).1, now + SECOND);
+        }
+        assert!(exchange.is_exhausted(start + 3 * SECOND));
+        let effort = exchange.effort(start + 3 * SECOND);
+        assert_eq!(effort, Effort { sent: 3, waited: 3 * SECOND, busy: false });
+    }
+
+    #[test]
+    fn cm_t42_an_mra_is_capped_and_counts_once() {
+        let (start, mut exchange) = (Instant::now(), exchange(None));
+        exchange.transmit(start);
+        assert_eq!(exchange.extend(start, 8796 * SECOND), start + 60 * SECOND);
+        let now = start + 60 * SECOND;
+        assert!(!exchange.is_exhausted(now));
+        assert_eq!(exchange.transmit(now).1, now + SECOND);
+    }
+
+    #[test]
+    fn cm_t43_mras_for_ever_end_at_the_deadline_or_the_longest_possible_wait() {
+        let start = Instant::now();
+        for (deadline, end) in [(Some(start + 10 * SECOND), 10), (None, 180)] {
+            let mut exchange = exchange(deadline);
+            exchange.transmit(start);
+            let mut now = start;
+            while now < start + end * SECOND {
+                assert!(!exchange.is_exhausted(now));
+                now = exchange.extend(now, 7 * SECOND);
+            }
+            assert_eq!(now, start + end * SECOND);
+            assert!(exchange.is_exhausted(now));
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! By what a message finds its connection: our IDs and QP numbers, the peer's IDs and QP numbers.
+
+use std::hash::{BuildHasher, Hash, Hasher};
+
+use hashbrown::{HashMap, HashTable};
+use ibdev::{AddressVector, MadSource};
+use ibwire::{CommId, Gid, Guid, Lid, Qpn};
+use rand::Rng;
+use siphasher::sip::SipHasher13;
+
+/// Makes hashers with a secret key: peers choose many of the keys in our maps.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Keyed(u64, u64);
+
+impl Keyed {
+    pub(super) fn new(rng: &mut impl Rng) -> Self {
+        Self(rng.next_u64(), rng.next_u64())
+    }
+}
+
+impl BuildHasher for Keyed {
+    type Hasher = SipHasher13;
+
+    fn build_hasher(&self) -> SipHasher13 {
+        SipHasher13::new_with_keys(self.0, self.1)
+    }
+}
+
+/// A host as its address tells it: the GID, or the LID where packets carry no GID.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Source {
+    Gid(Gid),
+    Lid(Lid),
+}
+
+impl Source {
+    /// The host at the other end of `av`.
+    pub(super) fn at(av: &AddressVector) -> Self {
+        av.grh.map_or(Self::Lid(av.dlid), |grh| Self::Gid(grh.dgid))
+    }
+
+    /// The host that a MAD came from.
+    pub(super) fn of(from: &MadSource) -> Self {
+        from.grh.map_or(Self::Lid(from.slid), |grh| Self::Gid(grh.dgid))
+    }
+}
+
+/// What a peer names a connection by, as a hash. The connections that have it are still to be compared: neither is it
+/// free of collisions, nor do two hosts have to choose different IDs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RemoteKey(u64);
+
+impl RemoteKey {
+    pub(super) const fn hash(self) -> u64 {
+        self.0
+    }
+}
+
+/// The maps of all connections, each to its slot.
+#[derive(Debug)]
+pub(super) struct Ids {
+    keyed: Keyed,
+    by_local_id: HashMap<CommId, u32, Keyed>,
+    by_local_qpn: HashMap<Qpn, u32, Keyed>,
+    by_remote: HashTable<(RemoteKey, u32)>,
+}
+
+impl Ids {
+    pub(super) fn new(keyed: Keyed) -> Self {
+        Self {
+            keyed,
+            by_local_id: HashMap::with_hasher(keyed),
+            by_local_qpn: HashMap::with_hasher(keyed),
+            by_remote: HashTable::new(),
+        }
+    }
+
+    /// The peer's communication ID. A CA without a GUID is known by its address (spec/cm.md 8, T32).
+    pub(super) fn remote_id_key(&self, guid: Guid, source: Source, id: CommId) -> RemoteKey {
+        self.remote_key(guid, source, u64::from(id.0))
+    }
+
+    /// The peer's queue pair.
+    pub(super) fn remote_qpn_key(&self, guid: Guid, source: Source, qpn: Qpn) -> RemoteKey {
+        self.remote_key(guid, source, 1 << 32 | u64::from(qpn.get()))
+    }
+
+    fn remote_key(&self, guid: Guid, source: Source, name: u64) -> RemoteKey {
+        let mut hasher = self.keyed.build_hasher();
+        if guid.0 == 0 {
+            source.hash(&mut hasher);
+        } else {
+            hasher.write_u64(guid.0);
+        }
+        hasher.write_u64(name);
+        RemoteKey(hasher.finish())
+    }
+
+    /// A number that stands for `source` and that nobody outside can foresee.
+    pub(super) fn source_hash(&self, source: Source) -> u64 {
+        self.keyed.hash_one(source)
+    }
+
+    pub(super) fn by_local_id(&self, id: CommId) -> Option<u32> {
+        self.by_local_id.get(&id).copied()
+    }
+
+    pub(super) fn by_local_qpn(&self, qpn: Qpn) -> Option<u32> {
+        self.by_local_qpn.get(&qpn).copied()
+    }
+
+    /// The slots of all connections that a peer may mean by `key`.
+    pub(super) fn by_remote(&self, key: RemoteKey) -> impl Iterator<Item = u32> {
+        self.by_remote.iter_hash(key.hash()).filter(move |entry| entry.0 == key).map(|entry| entry.1)
+    }
+
+    pub(super) fn insert_local_id(&mut self, id: CommId, slot: u32) {
+        self.by_local_id.insert(id, slot);
+    }
+
+    pub(super) fn insert_local_qpn(&mut self, qpn: Qpn, slot: u32) {
+        self.by_local_qpn.insert(qpn, slot);
+    }
+
+    pub(super) fn insert_remote(&mut self, key: RemoteKey, slot: u32) {
+        self.by_remote.insert_unique(key.hash(), (key, slot), |entry| entry.0.hash());
+    }
+
+    pub(super) fn remove_local_id(&mut self, id: CommId) {
+        self.by_local_id.remove(&id);
+    }
+
+    pub(super) fn remove_local_qpn(&mut self, qpn: Qpn) {
+        self.by_local_qpn.remove(&qpn);
+    }
+
+    pub(super) fn remove_remote(&mut self, key: RemoteKey, slot: u32) {
+        if let Ok(entry) = self.by_remote.find_entry(key.hash(), |entry| *entry == (key, slot)) {
+            entry.remove();
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_local_id.is_empty() && self.by_local_qpn.is_empty() && self.by_remote.is_empty()
+    }
+}
