@@ -48,7 +48,12 @@ pub(crate) const FLOORS: &[Floor] = &[
     },
     Floor { name: "msrv", about: "no dependency wants a newer Rust than 1.88", packages: &[], run: msrv },
     Floor { name: "clippy", about: "no warnings, in any target", packages: &[], run: clippy },
-    Floor { name: "verbs", about: "no warnings with feature verbs", packages: VERBS, run: verbs },
+    Floor {
+        name: "verbs",
+        about: "no warnings with feature verbs; unit tests of what it adds",
+        packages: VERBS,
+        run: verbs,
+    },
     Floor {
         name: "sans-io",
         about: "the engines build without a runtime and take no time or chance",
@@ -143,7 +148,7 @@ fn clippy(context: &Context<'_>) -> Verdict {
 }
 
 fn verbs(context: &Context<'_>) -> Verdict {
-    Verdict::of(Workspace::read(context.root).and_then(|workspace| {
+    let lints = Workspace::read(context.root).and_then(|workspace| {
         for package in workspace.with_feature("verbs") {
             let words = [
                 "clippy",
@@ -159,7 +164,11 @@ fn verbs(context: &Context<'_>) -> Verdict {
             context.check(&words)?;
         }
         Ok(())
-    }))
+    });
+    match lints {
+        Ok(()) => context.cases(&["test", "--package", "ibcm-sys", "--features", "verbs", "--lib"]),
+        Err(reason) => Verdict::Failed(reason),
+    }
 }
 
 /// Without the feature `runtime` nothing but values and engines is left of these crates. What they must not call stands in

@@ -60,11 +60,12 @@ impl Workspace {
             .collect()
     }
 
-    /// Names of all integration test targets, without doubles.
+    /// Names of all integration test targets that default features build, without doubles.
     pub(crate) fn test_targets(&self) -> Vec<&str> {
         let targets = self.members().flat_map(|package| package["targets"].as_array().into_iter().flatten());
         let tests = targets
-            .filter(|target| target["kind"].as_array().is_some_and(|kinds| kinds.contains(&"test".into())));
+            .filter(|target| target["kind"].as_array().is_some_and(|kinds| kinds.contains(&"test".into())))
+            .filter(|target| target["required-features"].is_null());
         let mut names: Vec<&str> = tests.filter_map(|target| target["name"].as_str()).collect();
         names.sort_unstable();
         names.dedup();
