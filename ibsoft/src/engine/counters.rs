@@ -14,6 +14,14 @@ macro_rules! counters {
             pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
+
+            /// The first `drop_…` that differs from an earlier snapshot.
+            pub(super) fn drop_since(&self, earlier: &Self) -> Option<&'static str> {
+                self.named()
+                    .zip(earlier.named())
+                    .find(|((name, now), (_, then))| now != then && name.starts_with("drop_"))
+                    .map(|((name, _), _)| name)
+            }
         }
     };
 }
@@ -114,5 +122,8 @@ mod tests {
         let counters = Counters { drop_cnp: 7, ..Counters::default() };
         assert_eq!(counters.named().find(|&(name, _)| name == "drop_cnp"), Some(("drop_cnp", 7)));
         assert_eq!(counters.named().map(|(_, n)| n).sum::<u64>(), 7);
+        let earlier = Counters { drop_cnp: 6, rx_packets: 1, ..Counters::default() };
+        assert_eq!(counters.drop_since(&earlier), Some("drop_cnp"));
+        assert_eq!(counters.drop_since(&Counters { rx_packets: 1, ..counters }), None);
     }
 }

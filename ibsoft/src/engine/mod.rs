@@ -10,6 +10,10 @@
 //! 2. polls [`poll_event`](Engine::poll_event) likewise,
 //! 3. calls [`handle_timeout`](Engine::handle_timeout) no later than [`poll_timeout`](Engine::poll_timeout) says.
 //!
+//! Built are datagrams, MAD agents on QP1, and reliable connections with sends (and immediate data). Requests for RDMA
+//! and atomics are answered as by a QP that allows none of them, with the NAK for an invalid request, whatever the
+//! access attributes say; posting them is refused. QPs are in the migration state MIGRATED.
+//!
 //! Acknowledgements are coalesced between two polls of the first kind: a link that has read a batch of packets hands
 //! them all in, then polls; it keeps batches below the window of a peer (some 64 packets).
 //!
@@ -160,7 +164,7 @@ impl Engine {
     }
 
     /// Changes the attributes of the port `attr.number`; a change of state is reported. A port that is not active
-    /// sends and receives nothing: what its QPs send is lost.
+    /// sends and receives nothing: what its QPs send is lost. Connections keep the LIDs that they were made with.
     pub fn set_port(&mut self, attr: PortAttr) {
         let Some(index) = usize::from(attr.number).checked_sub(1) else { return };
         let Some(port) = self.shared.ports.get_mut(index) else { return };
@@ -357,9 +361,18 @@ impl Engine {
     /// Handles a packet that arrived on `port`: `bytes` from the BTH through the padding, without the ICRC, which
     /// the link has checked. What is wrong with it is counted, see [`Counters`].
     pub fn handle_packet(&mut self, now: Instant, port: u8, net: &NetHeader, bytes: &[u8]) {
+        let before = tracing::enabled!(tracing::Level::TRACE).then_some(self.shared.counters);
         let counters = &mut self.shared.counters;
         counters.rx_packets += 1;
         counters.rx_bytes += bytes.len() as u64;
+        self.route(now, port, net, bytes);
+        if let Some(cause) = before.and_then(|before| self.shared.counters.drop_since(&before)) {
+            tracing::trace!(cause, port, ?net, packet = ?TransportPacket::parse(bytes), "packet dropped");
+        }
+    }
+
+    /// Finds whom a packet is for.
+    fn route(&mut self, now: Instant, port: u8, net: &NetHeader, bytes: &[u8]) {
         if !self.shared.port(port).is_some_and(Port::is_up) {
             self.shared.counters.drop_port_down += 1;
             return;

@@ -1,8 +1,13 @@
 //! The requester.
 
-use ibwire::TimeCode;
+use std::time::Instant;
 
-use super::script::Dut;
+use ibdev::qp::QpType;
+
+use super::super::QpCreate;
+
+use super::script::{D, Dut, P};
+use super::*;
 
 #[test]
 fn hca_t07_immediate_and_padding() {
@@ -290,4 +295,26 @@ fn hca_t46_the_window_with_sends() {
     script += &packet(5099, "LAST", 1);
     script += "P > ACK 5099\nD : send 1 SUCCESS";
     Dut::new().run(&script);
+}
+
+#[test]
+fn packets_of_one_qp_come_in_a_row_and_each_qp_has_its_turn() {
+    let mut config = Config::new(DeviceAttr::new("soft", Guid(1), 1), vec![roce_port(D)], [1; 32]);
+    config.window = 200;
+    let mut engine = Engine::new(config);
+    let cq = engine.create_cq(2).unwrap();
+    let create = QpCreate { kind: QpType::Rc, send_cq: cq, recv_cq: cq, max_send_wr: 1, max_recv_wr: 0 };
+    let qpns = [(); 2].map(|()| {
+        let qpn = engine.create_qp(&create).unwrap();
+        connect(&mut engine, qpn, rtr(roce_av(P), Qpn::truncate(5), 1), rts(1));
+        engine.post_send(qpn, &mut one(send(1, 100 * 1024, None))).unwrap();
+        qpn
+    });
+    let (now, mut out, mut order) = (Instant::now(), Vec::new(), Vec::new());
+    while let Some(egress) = engine.poll_transmit(now, &mut out) {
+        order.push(egress.qpn);
+    }
+    let [a, b] = qpns;
+    let expected = [vec![a; 64], vec![b; 64], vec![a; 36], vec![b; 36]].concat();
+    assert_eq!(order, expected);
 }
