@@ -104,10 +104,37 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn ipv6_sockets_take_zero_checksums_once_told() {
-        let Ok(socket) = UdpSocket::bind("[::1]:0") else { return };
-        assert!(!no_check6_rx(socket.as_fd()).unwrap());
-        set_no_check6_rx(socket.as_fd()).unwrap();
-        assert!(no_check6_rx(socket.as_fd()).unwrap());
+    fn hca_t04_ipv6_datagrams_without_checksum_arrive_once_allowed() {
+        use std::io::ErrorKind;
+        use std::os::fd::AsRawFd;
+        use std::time::Duration;
+
+        let receiver = UdpSocket::bind("[::1]:0").unwrap();
+        let sender = UdpSocket::bind("[::1]:0").unwrap();
+        let on: libc::c_int = 1;
+        // SAFETY: the descriptor is open; the kernel reads an integer that is live and keeps no pointer.
+        let result = unsafe {
+            libc::setsockopt(
+                sender.as_raw_fd(),
+                libc::SOL_UDP,
+                libc::UDP_NO_CHECK6_TX,
+                (&raw const on).cast(),
+                size_of_val(&on) as libc::socklen_t,
+            )
+        };
+        assert_eq!(result, 0);
+        let to = receiver.local_addr().unwrap();
+
+        assert!(!no_check6_rx(receiver.as_fd()).unwrap());
+        sender.send_to(b"dropped", to).unwrap();
+        receiver.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let mut buf = [0; 16];
+        assert_eq!(receiver.recv(&mut buf).unwrap_err().kind(), ErrorKind::WouldBlock);
+
+        set_no_check6_rx(receiver.as_fd()).unwrap();
+        assert!(no_check6_rx(receiver.as_fd()).unwrap());
+        sender.send_to(b"taken", to).unwrap();
+        receiver.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        assert_eq!(receiver.recv(&mut buf).unwrap(), 5);
     }
 }

@@ -2,21 +2,29 @@
 
 mod common;
 
+use std::fs::File;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use common::*;
-use ibdev::{Device, OutgoingMad};
-use ibsoft::sim::Subnet;
+use ibdev::qp::Transition;
+use ibdev::{Device, DeviceError, DeviceEvent, OutgoingMad, PortState, PostError, Status};
+use ibsoft::sim::{Held, Probe, Subnet};
+use pcap_file::pcap::PcapReader;
 
-async fn star() -> Subnet {
-    Subnet::star(["a", "b"]).seed(1).await.unwrap()
+async fn star(seed: u64) -> Subnet {
+    Subnet::star(["a", "b"]).seed(seed).await.unwrap()
+}
+
+async fn connected(net: &Subnet, options: Options) -> (End, End) {
+    pair(net.device("a"), net.device("b"), options).await
 }
 
 #[tokio::test(start_paused = true)]
 async fn messages_pass_with_and_without_grh() {
-    let net = star().await;
+    let net = star(1).await;
     for grh in [false, true] {
-        let options = Options { grh, ..Options::default() };
-        let (a, b) = pair(net.device("a"), net.device("b"), options).await;
+        let (a, b) = connected(&net, Options { grh, ..Options::default() }).await;
         soon(exchange(&a, &b, 3)).await;
     }
     net.quiet().await.unwrap();
@@ -24,7 +32,7 @@ async fn messages_pass_with_and_without_grh() {
 
 #[tokio::test(start_paused = true)]
 async fn mads_pass_and_are_answered() {
-    let net = star().await;
+    let net = star(1).await;
     let (a, b) = (net.device("a"), net.device("b"));
     let (agent_a, agent_b) = (a.open_agent(CM).unwrap(), b.open_agent(CM).unwrap());
     let to = to_gsi(&a, b.gids(1).unwrap()[0].gid);
@@ -35,4 +43,279 @@ async fn mads_pass_and_are_answered() {
     send_all(&*agent_b, [answer]).await;
     assert_eq!(soon(receive(&*agent_a, 1)).await[0].mad, mad(7));
     net.quiet().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_talks_to_itself() {
+    let net = star(1).await;
+    let (a, b) = pair(net.device("a"), net.device("a"), Options::default()).await;
+    soon(exchange(&a, &b, 2)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_receiver_that_is_not_ready_delays_and_then_fails_the_sender() {
+    let net = star(1).await;
+    let (a, b) = connected(&net, Options { min_rnr_timer: 26, ..Options::default() }).await;
+    let start = tokio::time::Instant::now();
+    a.post_send(1, b"early", None);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    b.post_recv(1, 16);
+    assert!(soon(a.completions(1)).await[0].status.is_ok());
+    // Code 26: every 82 ms another try, the fourth finds a receive.
+    assert!((245..260).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+
+    let (a, b) = connected(&net, Options { rnr_retry: 0, ..Options::default() }).await;
+    a.post_send(1, b"too early", None);
+    assert_eq!(soon(a.completions(1)).await[0].status, Status::RNR_RETRY_EXC_ERR);
+    assert_eq!(soon(event(&a.device)).await, DeviceEvent::QpError(a.qp.qpn()));
+    drop(b);
+}
+
+#[tokio::test(start_paused = true)]
+async fn hca_t62_t63_nothing_is_lost_over_a_bad_network() {
+    for seed in 0..20 {
+        let net = star(seed).await;
+        let delay = Duration::from_micros(2)..=Duration::from_millis(3);
+        net.faults().loss(0.1).duplicate(0.05).reorder(0.1).delay(delay);
+        let (a, b) = connected(&net, Options::default()).await;
+        tokio::time::timeout(Duration::from_secs(600), exchange(&a, &b, 3)).await.unwrap();
+        drop((a, b));
+        net.quiet().await.unwrap();
+    }
+}
+
+/// One run under faults, and what passed.
+fn trace(seed: u64) -> Vec<String> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let net = star(seed).await;
+        net.faults().loss(0.1).reorder(0.2).delay(Duration::ZERO..=Duration::from_millis(1));
+        let (a, b) = connected(&net, Options::default()).await;
+        exchange(&a, &b, 2).await;
+        net.log()
+    })
+}
+
+#[test]
+fn the_same_seed_gives_the_same_packets_at_the_same_times() {
+    let first = trace(3);
+    assert!(first.len() > 100);
+    assert_eq!(first, trace(3));
+    assert_ne!(first, trace(4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_partition_lasts_until_it_is_healed() {
+    let net = star(1).await;
+    let (a, b) = connected(&net, Options::default()).await;
+    b.post_recv(1, 16);
+    net.partition(&["a"], &["b"]);
+    a.post_send(1, b"hello", None);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(net.log().iter().all(|line| line.ends_with("partitioned")), "{:#?}", net.log());
+    net.heal();
+    assert_eq!(&soon(b.completions(1)).await[0].buf[..], b"hello");
+    assert!(soon(a.completions(1)).await[0].status.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn ports_go_down_and_come_back() {
+    let net = star(1).await;
+    let (a, b) = connected(&net, Options { retry_count: 1, ..Options::default() }).await;
+    b.post_recv(2, 16);
+    net.link_down("b");
+    assert_eq!(soon(event(&b.device)).await, DeviceEvent::PortDown(1));
+    assert_eq!(b.device.port(1).unwrap().state, PortState::Down);
+    a.post_send(1, b"nobody hears", None);
+    assert_eq!(soon(a.completions(1)).await[0].status, Status::RETRY_EXC_ERR);
+
+    // Of a port that flaps while nobody looks, the last state is read last.
+    net.link_up("b");
+    net.link_down("b");
+    net.link_up("b");
+    assert_eq!(soon(event(&b.device)).await, DeviceEvent::PortDown(1));
+    assert_eq!(soon(event(&b.device)).await, DeviceEvent::PortUp(1));
+    drop((a, b));
+    let (a, b) = connected(&net, Options::default()).await;
+    soon(exchange(&a, &b, 1)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn rails_are_apart() {
+    let net = Subnet::rails(2, ["a", "b"]).await.unwrap();
+    let (a, b) = (net.device("a"), net.device("b"));
+    assert_eq!((a.attr().ports, a.port(2).unwrap().number), (2, 2));
+    let far = b.gids(2).unwrap()[0].gid;
+    assert!(a.resolve(1, far).is_none() && a.resolve(2, far).is_some() && a.resolve(3, far).is_none());
+
+    let (a, b) = (End::on_port(a, 2).await, End::on_port(b, 2).await);
+    a.ready(&b, Options::default()).await;
+    b.ready(&a, Options::default()).await;
+    soon(exchange(&a, &b, 1)).await;
+    net.port_down("b", 1);
+    soon(exchange(&a, &b, 1)).await;
+    let mut events = Vec::new();
+    while !events.contains(&DeviceEvent::PortDown(1)) {
+        events.push(soon(event(&b.device)).await);
+    }
+    assert!(!events.contains(&DeviceEvent::PortDown(2)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removed_device_flushes_and_answers_gone() {
+    let net = star(1).await;
+    let (a, b) = connected(&net, Options { retry_count: 0, ..Options::default() }).await;
+    let agent = b.device.open_agent(CM).unwrap();
+    b.post_recv(3, 16);
+    let waiting = tokio::spawn(async move {
+        let flushed = b.completions(3).await;
+        (b, flushed)
+    });
+    tokio::task::yield_now().await;
+    net.remove("b");
+    let (b, flushed) = soon(waiting).await.unwrap();
+    assert!(flushed.iter().all(|c| c.status == Status::WR_FLUSH_ERR));
+    while soon(event(&b.device)).await != DeviceEvent::Gone {}
+    assert_eq!(soon(event(&b.device)).await, DeviceEvent::Gone);
+    assert!(matches!(b.device.port(1), Err(DeviceError::Gone)));
+    assert!(matches!(b.device.create_cq(1).await, Err(DeviceError::Gone)));
+    assert!(matches!(b.qp.modify(Transition::Reset).await, Err(DeviceError::Gone)));
+    assert_eq!(b.qp.post_send(&mut Default::default()), Err(PostError::Gone));
+    assert!(matches!(agent.send(&mut Default::default()), Err(DeviceError::Gone)));
+    let received = std::future::poll_fn(|cx| agent.poll_recv(cx, &mut Vec::new(), 1));
+    assert!(matches!(soon(received).await, Err(DeviceError::Gone)));
+
+    a.post_send(1, b"nobody there", None);
+    assert_eq!(soon(a.completions(1)).await[0].status, Status::RETRY_EXC_ERR);
+    // Handles of a device that is gone can go in any order.
+    drop(b.cq);
+    drop(b.device);
+    drop(agent);
+    drop(b.qp);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_subnet_takes_its_devices_away() {
+    let net = star(1).await;
+    let (a, b) = connected(&net, Options::default()).await;
+    a.post_recv(1, 16);
+    drop(net);
+    assert_eq!(soon(a.completions(1)).await[0].status, Status::WR_FLUSH_ERR);
+    assert_eq!(soon(event(&b.device)).await, DeviceEvent::Gone);
+    tokio::task::yield_now().await;
+    assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn handles_are_dropped_in_any_order() {
+    let net = star(1).await;
+    for order in 0..6 {
+        let (a, b) = connected(&net, Options::default()).await;
+        for end in [a, b] {
+            end.post_recv(2, 16);
+            let End { qp, cq, device, .. } = end;
+            let mut handles: Vec<Box<dyn Send>> = vec![Box::new(qp), Box::new(cq), Box::new(device)];
+            handles.rotate_left(order % 3);
+            if order >= 3 {
+                handles.swap(0, 1);
+            }
+            for handle in handles {
+                drop(handle);
+            }
+        }
+    }
+    net.quiet().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn quiet_names_what_is_left() {
+    let net = star(5).await;
+    let (a, b) = connected(&net, Options::default()).await;
+    b.post_recv(3, 16);
+    drop(a);
+    let error = net.quiet().await.unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("seed 5"), "{text}");
+    let qp = format!("b: QP {} with 0 sends and 3 receives posted", b.qp.qpn());
+    assert!(text.contains(&qp), "{text}");
+    drop(b);
+    net.quiet().await.unwrap();
+}
+
+#[derive(Debug)]
+struct TimeWait(Mutex<Option<tokio::time::Instant>>);
+
+impl Probe for TimeWait {
+    fn held(&self) -> Vec<Held> {
+        let until = self.0.lock().unwrap().filter(|until| tokio::time::Instant::now() < *until);
+        until.map(|_| Held { what: "a connection in TimeWait".into(), ends: true }).into_iter().collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn quiet_waits_for_what_ends_by_itself() {
+    let net = star(1).await;
+    let start = tokio::time::Instant::now();
+    let probe = Arc::new(TimeWait(Mutex::new(Some(start + Duration::from_secs(90)))));
+    let weak: std::sync::Weak<dyn Probe> = Arc::downgrade(&(probe.clone() as Arc<dyn Probe>));
+    net.device("a").add_probe(weak);
+    net.quiet().await.unwrap();
+    assert!((90..92).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
+    *probe.0.lock().unwrap() = Some(start + Duration::from_secs(86_400));
+    let error = net.quiet().await.unwrap_err();
+    assert_eq!(error.held[0].what, "a: a connection in TimeWait");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_pcap_holds_every_packet() {
+    let net = star(1).await;
+    let (a, b) = connected(&net, Options::default()).await;
+    soon(exchange(&a, &b, 1)).await;
+    let file = std::env::temp_dir().join(format!("ibsoft-subnet-{}.pcap", std::process::id()));
+    net.write_pcap(&file).unwrap();
+    let mut reader = PcapReader::new(File::open(&file).unwrap()).unwrap();
+    let mut packets = 0;
+    while let Some(packet) = reader.next_packet() {
+        let packet = packet.unwrap();
+        let frame = &packet.data[16..packet.data.len() - 6];
+        let icrc = &packet.data[packet.data.len() - 6..][..4];
+        assert_eq!(ibwire::icrc::of_ib_frame(frame).unwrap().0, icrc);
+        packets += 1;
+    }
+    assert_eq!(packets, net.log().len());
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_within_a_millisecond_is_kept() {
+    let net = star(1).await;
+    net.faults().delay(Duration::from_micros(10)..=Duration::from_micros(10));
+    let (a, b) = connected(&net, Options::default()).await;
+    b.post_recv(1, 100_000);
+    a.post_send(1, &message(1, 100_000), None);
+    soon(a.completions(1)).await;
+    // The window is 64 of 98 packets: the second batch leaves when the first is acknowledged.
+    let log = net.log();
+    assert!(log[0].starts_with("0ns a > b RC_SEND_FIRST"), "{}", log[0]);
+    assert!(log.last().unwrap().ends_with("at 40µs"), "{}", log.last().unwrap());
+}
+
+#[test]
+fn without_a_runtime_it_is_an_error() {
+    let building = Subnet::star(["a"]);
+    let cx = &mut std::task::Context::from_waker(std::task::Waker::noop());
+    let built = std::pin::pin!(building).poll(cx);
+    assert!(matches!(built, std::task::Poll::Ready(Err(DeviceError::NoRuntime))));
+}
+
+#[tokio::test]
+async fn names_are_unique_and_known() {
+    let twice = Subnet::star(["a", "a"]).await.unwrap_err();
+    assert!(matches!(twice, DeviceError::InUse { .. }));
+    assert!(matches!(Subnet::rails(0, ["a"]).await.unwrap_err(), DeviceError::Limit { .. }));
+    let net = star(0).await;
+    let unknown = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| net.device("c")));
+    let text = *unknown.unwrap_err().downcast::<String>().unwrap();
+    assert_eq!(text, "no HCA \"c\" in the subnet, there are [\"a\", \"b\"]");
 }

@@ -48,6 +48,11 @@ impl RoceSocket {
         self.gso_segments.load(Ordering::Relaxed)
     }
 
+    #[cfg(test)]
+    pub(super) fn force_gso_segments(&self, segments: usize) {
+        self.gso_segments.store(segments, Ordering::Relaxed);
+    }
+
     /// From now on one datagram a call. Whether that is a change.
     pub(super) fn stop_gso(&self) -> bool {
         self.gso_segments.swap(1, Ordering::Relaxed) > 1

@@ -1,1 +1,218 @@
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
+use ibwire::icrc::{Icrc, Ipv4Pseudo};
+use ibwire::packet::{Bth, Opcode, TransportPacket};
+use ibwire::{Gid, Psn, Qpn, ServiceLevel};
+
+use super::receive::Receiver;
+use super::socket::RoceSocket;
+use super::transmit::{Progress, Transmitter};
+use super::*;
+use crate::engine::{Egress, NetHeader, NetRoute};
+
+/// A socket at an address of its own: tests run at the same time, in several processes.
+fn socket(test: u8, host: u8) -> RoceSocket {
+    let process = (std::process::id() % 200) as u8;
+    let address = LocalAddress::look_up(IpAddr::V4(Ipv4Addr::new(127, 20 + process, 100 + test, host)));
+    RoceSocket::bind(&address, UdpHeader::ROCE_PORT).unwrap()
+}
+
+fn net(from: &RoceSocket, to: &RoceSocket) -> NetHeader {
+    NetHeader::roce(NetRoute {
+        sgid: from.local.ip().into(),
+        dgid: to.local.ip().into(),
+        flow_label: ibwire::FlowLabel::default(),
+        traffic_class: 0,
+        hop_limit: 64,
+        ip_id: 0,
+    })
+}
+
+/// A transport packet with `len` bytes of payload, a multiple of 4.
+fn packet(psn: u32, len: usize) -> Vec<u8> {
+    let bth = Bth::new(Opcode::RC_SEND_ONLY, Qpn::truncate(7), Psn::truncate(psn));
+    let mut bytes = bth.to_bytes().to_vec();
+    bytes.resize(bytes.len() + len, psn as u8);
+    bytes
+}
+
+/// Sends packets of these payload lengths and returns what arrives, with the counters of both sides.
+async fn send(
+    from: &RoceSocket,
+    to: &RoceSocket,
+    lengths: &[usize],
+) -> (Vec<Vec<u8>>, Transmitter, Receiver) {
+    let net = net(from, to);
+    let mut packets: VecDeque<_> = lengths.iter().zip(0..).map(|(len, psn)| packet(psn, *len)).collect();
+    let mut transmitter = Transmitter::new(UdpHeader::ROCE_PORT);
+    let sockets = std::slice::from_ref(from);
+    loop {
+        let progress = transmitter.drain(sockets, None, |out| {
+            let packet = packets.pop_front()?;
+            out.extend_from_slice(&packet);
+            Some(Egress { port: 1, net, qpn: Qpn::truncate(7), len: packet.len() })
+        });
+        match progress {
+            Progress::Done => break,
+            Progress::Blocked(_) => from.socket.writable().await.unwrap(),
+        }
+    }
+    let (mut receiver, mut arrived) = (Receiver::new(), Vec::new());
+    while arrived.len() < lengths.len() {
+        to.socket.readable().await.unwrap();
+        let read = || receiver.recv(to, None);
+        if to.socket.try_io(tokio::io::Interest::READABLE, read).is_ok() {
+            arrived.extend(receiver.batch().map(|(_, transport)| transport.to_vec()));
+        }
+    }
+    (arrived, transmitter, receiver)
+}
+
+#[tokio::test]
+async fn equal_lengths_leave_in_one_call_and_arrive_whole() {
+    let (from, to) = (socket(1, 1), socket(1, 2));
+    // One run up to the shorter packet, one of ten acknowledgements, a single one.
+    let lengths = [&[1024; 40][..], &[16][..], &[4; 10], &[1024]].concat();
+    let (arrived, transmitter, receiver) = send(&from, &to, &lengths).await;
+    for ((bytes, psn), len) in arrived.iter().zip(0..).zip(&lengths) {
+        assert_eq!(bytes, &packet(psn, *len));
+    }
+    assert_eq!(transmitter.counters.datagrams, lengths.len() as u64);
+    if from.gso_segments() > 1 {
+        assert_eq!(transmitter.counters.batches, 3);
+    }
+    assert_eq!(receiver.counters.drop_icrc, 0);
+}
+
+/// A peer that takes no merged datagrams, such as rdma_rxe, sees them numbered from 0.
+#[tokio::test]
+async fn hca_t03_segments_of_one_call_have_the_icrc_of_their_number() {
+    let from = socket(2, 1);
+    let to = SocketAddrV4::new(Ipv4Addr::new(127, 20, 102, 77), UdpHeader::ROCE_PORT);
+    let plain = std::net::UdpSocket::bind(to).unwrap();
+    plain.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+    let route = NetRoute { dgid: Gid::from(*to.ip()), ..net(&from, &from).route.unwrap() };
+    let mut left = 4;
+    let mut transmitter = Transmitter::new(UdpHeader::ROCE_PORT);
+    from.socket.writable().await.unwrap();
+    let progress = transmitter.drain(std::slice::from_ref(&from), None, |out| {
+        left = u32::checked_sub(left, 1)?;
+        out.extend_from_slice(&packet(left, 256));
+        Some(Egress { port: 1, net: NetHeader::roce(route), qpn: Qpn::GSI, len: 268 })
+    });
+    assert_eq!(progress, Progress::Done);
+    let std::net::SocketAddr::V4(src) = from.local else { panic!("an IPv4 socket") };
+    for k in 0..4 {
+        let mut buf = [0; 2048];
+        let len = plain.recv(&mut buf).unwrap();
+        let (transport, icrc) = buf[..len].split_last_chunk().unwrap();
+        let found = Ipv4Pseudo::new(src, to).find_id(transport, Icrc(*icrc), None).unwrap();
+        let expected = if from.gso_segments() > 1 { k } else { 0 };
+        assert_eq!(found.id, expected);
+    }
+}
+
+#[tokio::test]
+async fn where_segmentation_fails_each_packet_leaves_by_itself() {
+    let (from, to) = (socket(3, 1), socket(3, 2));
+    // More segments than any kernel takes.
+    from.force_gso_segments(usize::MAX);
+    let lengths = [4; 1000];
+    let (arrived, transmitter, receiver) = send(&from, &to, &lengths).await;
+    assert_eq!(arrived.len(), 1000);
+    assert_eq!(from.gso_segments(), 1);
+    assert_eq!((transmitter.counters.gso_fallbacks, transmitter.counters.datagrams), (1, 1000));
+    assert_eq!((receiver.counters.icrc_full, receiver.counters.drop_icrc), (1000, 0));
+}
+
+#[tokio::test]
+async fn what_cannot_be_sent_is_counted() {
+    let (from, to) = (socket(4, 1), socket(4, 2));
+    let mut transmitter = Transmitter::new(UdpHeader::ROCE_PORT);
+    from.socket.writable().await.unwrap();
+    let foreign = net(&to, &from);
+    let other_family = NetHeader::roce(NetRoute {
+        dgid: "fd00::1".parse().unwrap(),
+        ..net(&from, &to).route.unwrap()
+    });
+    let too_long = net(&from, &to);
+    let mut queue = VecDeque::from([(foreign, 4), (other_family, 4), (too_long, 65_504)]);
+    let progress = transmitter.drain(std::slice::from_ref(&from), None, |out| {
+        let (net, len) = queue.pop_front()?;
+        out.extend_from_slice(&packet(0, len));
+        Some(Egress { port: 1, net, qpn: Qpn::GSI, len })
+    });
+    assert_eq!(progress, Progress::Done);
+    let counters = transmitter.counters;
+    assert_eq!((counters.drop_no_source, counters.drop_too_long, counters.datagrams), (2, 1, 0));
+}
+
+#[tokio::test]
+async fn damaged_datagrams_are_dropped_each_for_its_cause() {
+    let (peer, here) = (socket(5, 1), socket(5, 2));
+    let (std::net::SocketAddr::V4(src), std::net::SocketAddr::V4(dst)) = (peer.local, here.local) else {
+        panic!("IPv4 sockets")
+    };
+    let mut receiver = Receiver::new();
+    let datagram = |id, dont_fragment| {
+        let mut bytes = packet(1, 8);
+        let icrc = Ipv4Pseudo { id, dont_fragment, ..Ipv4Pseudo::new(src, dst) }.icrc(&bytes);
+        bytes.extend_from_slice(&icrc.0);
+        bytes
+    };
+    let mut damaged = datagram(0, true);
+    damaged[13] ^= 1;
+    let short = datagram(0, true)[..15].to_vec();
+    let sent = [datagram(0, true), datagram(7, true), datagram(8, true), datagram(9, false), damaged, short];
+    let mut arrived = 0;
+    for bytes in sent {
+        peer.socket.send_to(&bytes, here.local).await.unwrap();
+        loop {
+            here.socket.readable().await.unwrap();
+            let read = || receiver.recv(&here, None);
+            if here.socket.try_io(tokio::io::Interest::READABLE, read).is_ok() {
+                break;
+            }
+        }
+        for (net, transport) in receiver.batch() {
+            arrived += 1;
+            let route = net.route.unwrap();
+            assert_eq!((route.sgid, route.dgid), (src.ip().to_owned().into(), dst.ip().to_owned().into()));
+            assert_eq!(net.sl, ServiceLevel::default());
+            assert!(TransportPacket::parse(transport).is_ok());
+        }
+    }
+    let counters = receiver.counters;
+    assert_eq!((arrived, counters.datagrams), (4, 6));
+    assert_eq!((counters.drop_icrc, counters.drop_too_short), (1, 1));
+    let classes = (counters.icrc_full, counters.icrc_solved_id, counters.icrc_predicted_id);
+    assert_eq!((classes, counters.icrc_without_df), ((1, 1, 1), 1));
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn hca_t04_ipv6_sockets_take_datagrams_without_checksum() {
+    use std::os::fd::AsFd;
+    let address = LocalAddress::look_up("::1".parse().unwrap());
+    let port = 20_000 + (std::process::id() % 40_000) as u16;
+    let socket = RoceSocket::bind(&address, port).unwrap();
+    assert!(ibcm_sys::socket::no_check6_rx(socket.socket.as_fd()).unwrap());
+}
+
+#[test]
+fn guids_are_stable_and_distinct() {
+    let a: IpAddr = "127.0.0.1".parse().unwrap();
+    let b: IpAddr = "127.0.0.2".parse().unwrap();
+    assert_eq!(node_guid(a, 4791), node_guid(a, 4791));
+    assert_ne!(node_guid(a, 4791), node_guid(b, 4791));
+    assert_ne!(node_guid(a, 4791), node_guid(a, 4792));
+    assert_eq!(node_guid(a, 4791).0 >> 56 & 3, 2);
+}
+
+#[test]
+fn the_window_fits_the_receive_buffer() {
+    assert_eq!(window(212_992, Mtu::B1024), 92);
+    assert_eq!(window(212_992, Mtu::B4096), 25);
+    assert_eq!(window(0, Mtu::B4096), 4);
+}

@@ -15,24 +15,24 @@ use ibsoft::SoftDevice;
 use ibwire::{Gid, Mtu, Psn, QKey, Qpn, RnrTimer, TimeCode};
 
 /// A device with one CQ and one RC QP.
-pub struct End {
-    pub qp: Arc<dyn QueuePair>,
-    pub cq: Arc<dyn CompletionQueue>,
-    pub device: SoftDevice,
-    pub port: u8,
+pub(crate) struct End {
+    pub(crate) qp: Arc<dyn QueuePair>,
+    pub(crate) cq: Arc<dyn CompletionQueue>,
+    pub(crate) device: SoftDevice,
+    pub(crate) port: u8,
 }
 
-pub const DEPTH: u32 = 128;
+pub(crate) const DEPTH: u32 = 128;
 
 /// What a test may want to differ.
 #[derive(Debug, Clone, Copy)]
-pub struct Options {
-    pub mtu: Mtu,
-    pub grh: bool,
-    pub timeout: u8,
-    pub retry_count: u8,
-    pub rnr_retry: u8,
-    pub min_rnr_timer: u8,
+pub(crate) struct Options {
+    pub(crate) mtu: Mtu,
+    pub(crate) grh: bool,
+    pub(crate) timeout: u8,
+    pub(crate) retry_count: u8,
+    pub(crate) rnr_retry: u8,
+    pub(crate) min_rnr_timer: u8,
 }
 
 impl Default for Options {
@@ -42,11 +42,11 @@ impl Default for Options {
 }
 
 impl End {
-    pub async fn new(device: SoftDevice) -> Self {
+    pub(crate) async fn new(device: SoftDevice) -> Self {
         Self::on_port(device, 1).await
     }
 
-    pub async fn on_port(device: SoftDevice, port: u8) -> Self {
+    pub(crate) async fn on_port(device: SoftDevice, port: u8) -> Self {
         let cq = device.create_cq(2 * DEPTH).await.unwrap();
         let spec = QpSpec {
             kind: QpType::Rc,
@@ -59,17 +59,17 @@ impl End {
         Self { qp, cq, device, port }
     }
 
-    pub fn gid(&self) -> Gid {
+    pub(crate) fn gid(&self) -> Gid {
         self.device.gids(self.port).unwrap()[0].gid
     }
 
     /// Where the other end is, as the device resolves it.
-    pub fn av(&self, dgid: Gid, grh: bool) -> AddressVector {
+    pub(crate) fn av(&self, dgid: Gid, grh: bool) -> AddressVector {
         address(&self.device, self.port, dgid, grh)
     }
 
     /// RESET to RTS, towards `peer`.
-    pub async fn ready(&self, peer: &End, options: Options) {
+    pub(crate) async fn ready(&self, peer: &End, options: Options) {
         let access = RemoteAccess::default();
         let init = Init { port: self.port, pkey_index: 0, access, qkey: QKey::default() };
         let rtr = Rtr {
@@ -92,12 +92,12 @@ impl End {
         self.qp.modify(Transition::Rts(rts)).await.unwrap();
     }
 
-    pub fn post_recv(&self, count: u64, len: usize) {
+    pub(crate) fn post_recv(&self, count: u64, len: usize) {
         let mut work = (0..count).map(|id| RecvWr { id, buf: Buf::unregistered(len) }).collect();
         self.qp.post_recv(&mut work).unwrap();
     }
 
-    pub fn post_send(&self, id: u64, message: &[u8], imm: Option<u32>) {
+    pub(crate) fn post_send(&self, id: u64, message: &[u8], imm: Option<u32>) {
         let mut buf = Buf::unregistered(message.len());
         buf.copy_from_slice(message);
         let wr = SendWr { id, op: SendOp::Send { imm }, buf, solicited: false };
@@ -105,7 +105,7 @@ impl End {
     }
 
     /// Waits for exactly `count` completions.
-    pub async fn completions(&self, count: usize) -> Vec<Completion> {
+    pub(crate) async fn completions(&self, count: usize) -> Vec<Completion> {
         let mut out = Vec::new();
         while out.len() < count {
             let most = count - out.len();
@@ -122,7 +122,7 @@ fn psn_of(end: &End) -> Psn {
     Psn::truncate(end.qp.qpn().get().wrapping_mul(0x9e37_79b1))
 }
 
-pub fn address(device: &SoftDevice, port: u8, dgid: Gid, grh: bool) -> AddressVector {
+pub(crate) fn address(device: &SoftDevice, port: u8, dgid: Gid, grh: bool) -> AddressVector {
     let path = device.resolve(port, dgid).expect("a path");
     let gids = device.gids(port).unwrap();
     let sgid_index = gids.iter().find(|entry| entry.gid == path.sgid).expect("one of ours").index;
@@ -142,7 +142,7 @@ pub fn address(device: &SoftDevice, port: u8, dgid: Gid, grh: bool) -> AddressVe
     }
 }
 
-pub async fn pair(a: SoftDevice, b: SoftDevice, options: Options) -> (End, End) {
+pub(crate) async fn pair(a: SoftDevice, b: SoftDevice, options: Options) -> (End, End) {
     let (a, b) = (End::new(a).await, End::new(b).await);
     a.ready(&b, options).await;
     b.ready(&a, options).await;
@@ -150,12 +150,12 @@ pub async fn pair(a: SoftDevice, b: SoftDevice, options: Options) -> (End, End) 
 }
 
 /// A message of `len` bytes that tells which one it is.
-pub fn message(n: u64, len: usize) -> Vec<u8> {
+pub(crate) fn message(n: u64, len: usize) -> Vec<u8> {
     (0..len).map(|at| (n as usize * 31 + at * 7 + at / 251) as u8).collect()
 }
 
 /// Messages of all lengths around the MTU, with and without immediate, both ways at once.
-pub async fn exchange(a: &End, b: &End, rounds: u64) {
+pub(crate) async fn exchange(a: &End, b: &End, rounds: u64) {
     const LENGTHS: [usize; 9] = [0, 1, 3, 255, 1023, 1024, 1025, 4096, 20_000];
     for end in [a, b] {
         end.post_recv(64, 20_000);
@@ -181,10 +181,10 @@ pub async fn exchange(a: &End, b: &End, rounds: u64) {
     }
 }
 
-pub const CM: AgentSpec = AgentSpec { port: 1, class: 7, class_version: 2, methods: &[3] };
+pub(crate) const CM: AgentSpec = AgentSpec { port: 1, class: 7, class_version: 2, methods: &[3] };
 
 /// A MAD that an agent of class 7 takes, with a number in it.
-pub fn mad(number: u64) -> [u8; MAD_LEN] {
+pub(crate) fn mad(number: u64) -> [u8; MAD_LEN] {
     let mut mad = [0; MAD_LEN];
     mad[..4].copy_from_slice(&[1, 7, 2, 3]);
     mad[8..16].copy_from_slice(&number.to_be_bytes());
@@ -192,12 +192,12 @@ pub fn mad(number: u64) -> [u8; MAD_LEN] {
     mad
 }
 
-pub fn to_gsi(device: &SoftDevice, dgid: Gid) -> MadAddr {
+pub(crate) fn to_gsi(device: &SoftDevice, dgid: Gid) -> MadAddr {
     let grh = device.port(1).unwrap().lid == ibwire::Lid::NONE;
     MadAddr { av: address(device, 1, dgid, grh), qpn: Qpn::GSI, qkey: QKey::GSI, pkey_index: 0 }
 }
 
-pub async fn send_all(agent: &dyn MadAgent, mads: impl IntoIterator<Item = OutgoingMad>) {
+pub(crate) async fn send_all(agent: &dyn MadAgent, mads: impl IntoIterator<Item = OutgoingMad>) {
     let mut batch: VecDeque<_> = mads.into_iter().collect();
     loop {
         agent.send(&mut batch).unwrap();
@@ -208,7 +208,7 @@ pub async fn send_all(agent: &dyn MadAgent, mads: impl IntoIterator<Item = Outgo
     }
 }
 
-pub async fn receive(agent: &dyn MadAgent, count: usize) -> Vec<ReceivedMad> {
+pub(crate) async fn receive(agent: &dyn MadAgent, count: usize) -> Vec<ReceivedMad> {
     let mut out = Vec::new();
     while out.len() < count {
         let most = count - out.len();
@@ -217,11 +217,11 @@ pub async fn receive(agent: &dyn MadAgent, count: usize) -> Vec<ReceivedMad> {
     out
 }
 
-pub async fn event(device: &SoftDevice) -> DeviceEvent {
+pub(crate) async fn event(device: &SoftDevice) -> DeviceEvent {
     poll_fn(|cx| device.poll_event(cx)).await
 }
 
 /// Fails the test instead of hanging it.
-pub async fn soon<F: Future>(future: F) -> F::Output {
+pub(crate) async fn soon<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(Duration::from_secs(30), future).await.expect("within 30 s")
 }

@@ -1,0 +1,327 @@
+//! Devices over UDP, through the device contract alone.
+
+mod common;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4, UdpSocket};
+use std::sync::Arc;
+
+use common::*;
+use ibdev::{Device, DeviceError, GidKind, LinkLayer, OutgoingMad, Status};
+use ibsoft::{SoftDevice, UdpConfig};
+use ibwire::icrc::{Icrc, Ipv4Pseudo};
+use ibwire::packet::{Bth, Deth, Opcode};
+use ibwire::{Lid, Mtu, PKey, PacketLifeTime, Psn, QKey, Qpn, Rate};
+use pcap_file::pcap::PcapReader;
+
+/// An address that no other test uses: tests run at the same time, in several processes.
+fn address(test: u8, host: u8) -> Ipv4Addr {
+    let process = (std::process::id() % 200) as u8;
+    Ipv4Addr::new(127, 20 + process, test, host)
+}
+
+fn device(test: u8, host: u8) -> SoftDevice {
+    bind(address(test, host).into())
+}
+
+fn bind(ip: IpAddr) -> SoftDevice {
+    SoftDevice::bind(UdpConfig::new([ip])).unwrap()
+}
+
+fn counter(device: &SoftDevice, name: &str) -> u64 {
+    device.counters().into_iter().find(|(n, _)| *n == name).expect("a counter").1
+}
+
+#[tokio::test]
+async fn messages_pass() {
+    let (a, b) = pair(device(1, 1), device(1, 2), Options::default()).await;
+    soon(exchange(&a, &b, 20)).await;
+    assert_eq!(counter(&a.device, "link_drop_icrc") + counter(&b.device, "link_drop_icrc"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_pass_between_threads() {
+    let (a, b) = pair(device(2, 1), device(2, 2), Options::default()).await;
+    let (a, b) = (Arc::new(a), Arc::new(b));
+    let mut tasks = Vec::new();
+    for (from, to) in [(a.clone(), b.clone()), (b, a)] {
+        to.post_recv(32, 65_536);
+        tasks.push(tokio::spawn(async move {
+            for n in 0..32 {
+                from.post_send(n, &message(n, 65_536), None);
+            }
+            from.completions(64).await
+        }));
+    }
+    for task in tasks {
+        let done = soon(task).await.unwrap();
+        assert!(done.iter().all(|c| c.status.is_ok()), "{done:?}");
+        let received = done.iter().filter(|c| c.op == ibdev::CompletionOp::Recv);
+        assert!(received.zip(0..).all(|(c, n)| c.buf[..] == message(n, 65_536)[..]));
+    }
+}
+
+#[tokio::test]
+async fn mads_pass_and_are_answered() {
+    let (a, b) = (device(3, 1), device(3, 2));
+    let (agent_a, agent_b) = (a.open_agent(CM).unwrap(), b.open_agent(CM).unwrap());
+    let to = to_gsi(&a, b.gids(1).unwrap()[0].gid);
+    send_all(&*agent_a, (0..1000).map(|n| OutgoingMad { to, mad: mad(n) })).await;
+    let received = soon(receive(&*agent_b, 1000)).await;
+    assert!(received.iter().zip(0..).all(|(got, n)| got.mad == mad(n)));
+    let answer = OutgoingMad { to: received[0].from.reply(), mad: mad(7) };
+    send_all(&*agent_b, [answer]).await;
+    assert_eq!(soon(receive(&*agent_a, 1)).await[0].mad, mad(7));
+    // Equal lengths to one peer: few calls.
+    assert!(counter(&a, "link_tx_batches") < 100, "{}", counter(&a, "link_tx_batches"));
+}
+
+#[tokio::test]
+async fn a_device_talks_to_itself_over_ipv6() {
+    let mut config = UdpConfig::new([IpAddr::V6(Ipv6Addr::LOCALHOST)]);
+    config.port = 20_000 + (std::process::id() % 40_000) as u16;
+    let device = SoftDevice::bind(config).unwrap();
+    let (a, b) = pair(device.clone(), device, Options { mtu: Mtu::B4096, ..Options::default() }).await;
+    soon(exchange(&a, &b, 5)).await;
+}
+
+#[tokio::test]
+async fn a_receiver_that_is_not_ready_delays_the_sender() {
+    let (a, b) = pair(device(4, 1), device(4, 2), Options::default()).await;
+    a.post_send(1, b"early", None);
+    while counter(&b.device, "rnr_naks_sent") == 0 {
+        tokio::task::yield_now().await;
+    }
+    b.post_recv(1, 16);
+    assert!(soon(a.completions(1)).await[0].status.is_ok());
+}
+
+#[tokio::test]
+async fn a_peer_that_is_gone_ends_the_connection() {
+    let options = Options { timeout: 10, retry_count: 2, ..Options::default() };
+    let (a, b) = pair(device(5, 1), device(5, 2), options).await;
+    drop(b);
+    a.post_send(1, b"nobody there", None);
+    assert_eq!(soon(a.completions(1)).await[0].status, Status::RETRY_EXC_ERR);
+}
+
+/// A packet for QP1 as a peer sends it whose socket has another port, and whose kernel counts its packets.
+#[tokio::test]
+async fn hca_t06_any_source_port_and_any_identification_will_do() {
+    let here = device(6, 1);
+    let agent = here.open_agent(CM).unwrap();
+    let to = SocketAddrV4::new(address(6, 1), 4791);
+    let peer = UdpSocket::bind((address(6, 2), 51_515)).unwrap();
+    let src = SocketAddrV4::new(address(6, 2), 51_515);
+    for (n, id) in [(1, 0), (2, 0x71a0), (3, 0x71a1)] {
+        let bth = Bth { pkey: PKey(0x7fff), mig_req: true, reserved4: 0x3f, ..gsi(n) };
+        let datagram = datagram(Ipv4Pseudo { id, ..Ipv4Pseudo::new(src, to) }, bth, n);
+        peer.send_to(&datagram, to).unwrap();
+        assert_eq!(soon(receive(&*agent, 1)).await[0].mad, mad(n.into()));
+    }
+    let class = |name| counter(&here, name);
+    assert_eq!(
+        (class("link_icrc_full"), class("link_icrc_solved_id"), class("link_icrc_predicted_id")),
+        (1, 1, 1)
+    );
+}
+
+#[tokio::test]
+async fn hca_t05_what_is_wrong_is_dropped_and_counted() {
+    let here = device(7, 1);
+    let agent = here.open_agent(CM).unwrap();
+    let (src, to) = (SocketAddrV4::new(address(7, 2), 4791), SocketAddrV4::new(address(7, 1), 4791));
+    let peer = UdpSocket::bind(src).unwrap();
+    let good = |bth, n| datagram(Ipv4Pseudo::new(src, to), bth, n);
+    let mut damaged = good(gsi(0), 0);
+    damaged[50] ^= 4;
+    let wrong = [
+        (damaged, "link_drop_icrc"),
+        (vec![0; 15], "link_drop_too_short"),
+        (good(Bth { pkey: PKey(0x8001), ..gsi(0) }, 0), "drop_pkey"),
+        (good(Bth { version: 1, ..gsi(0) }, 0), "drop_version"),
+        (good(Bth { dest_qp: Qpn::truncate(0x1234), ..gsi(0) }, 0), "drop_unknown_qp"),
+        (good(Bth { opcode: Opcode(0x15), ..gsi(0) }, 0), "drop_opcode"),
+        (good(Bth { opcode: Opcode(0x81), ..gsi(0) }, 0), "drop_cnp"),
+    ];
+    for (datagram, _) in &wrong {
+        peer.send_to(datagram, to).unwrap();
+    }
+    peer.send_to(&good(gsi(1), 1), to).unwrap();
+    assert_eq!(soon(receive(&*agent, 1)).await[0].mad, mad(1));
+    for (_, cause) in wrong {
+        assert_eq!(counter(&here, cause), 1, "{cause}");
+    }
+    peer.set_nonblocking(true).unwrap();
+    assert!(peer.recv(&mut [0; 512]).is_err(), "no answer");
+}
+
+fn gsi(psn: u32) -> Bth {
+    Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, Psn::truncate(psn))
+}
+
+fn datagram(pseudo: Ipv4Pseudo, bth: Bth, number: u32) -> Vec<u8> {
+    let deth = Deth::new(QKey::GSI, Qpn::GSI).to_bytes();
+    let mut bytes = [&bth.to_bytes()[..], &deth, &mad(number.into())].concat();
+    let Icrc(icrc) = pseudo.icrc(&bytes);
+    bytes.extend_from_slice(&icrc);
+    bytes
+}
+
+#[tokio::test]
+async fn hca_t65_a_port_that_is_taken_is_an_error_that_says_what_to_do() {
+    let first = device(8, 1);
+    let second = SoftDevice::bind(UdpConfig::new([address(8, 1).into()]));
+    let text = second.unwrap_err().to_string();
+    for part in ["UDP port 4791 is taken", "rdma_rxe", "rmmod", "another process", "another soft device"] {
+        assert!(text.contains(part), "{text}");
+    }
+    // The address is free again at once when the last handle is gone.
+    let (agent, cq) = (first.open_agent(CM).unwrap(), first.create_cq(1).await.unwrap());
+    drop(first);
+    drop(agent);
+    assert!(SoftDevice::bind(UdpConfig::new([address(8, 1).into()])).is_err());
+    drop(cq);
+    device(8, 1);
+}
+
+#[tokio::test]
+async fn addresses_that_cannot_be_bound_are_errors() {
+    let open = |ip: &str| SoftDevice::bind(UdpConfig::new([ip.parse().unwrap()])).unwrap_err();
+    let text = open("192.0.2.77").to_string();
+    assert!(text.starts_with("the address is not one of this machine's"), "{text}");
+    for ip in ["0.0.0.0", "::", "239.1.1.1", "ff02::1"] {
+        assert!(matches!(open(ip), DeviceError::Unsupported { .. }), "{ip}");
+    }
+    let mut config = UdpConfig::new([address(9, 1).into()]);
+    config.pcap = Some("/nonexistent/file.pcap".into());
+    let text = SoftDevice::bind(config).unwrap_err().to_string();
+    assert!(text.starts_with("creating the pcap file"), "{text}");
+}
+
+#[test]
+fn without_a_runtime_it_is_an_error() {
+    let error = SoftDevice::bind(UdpConfig::default()).unwrap_err();
+    assert!(matches!(error, DeviceError::NoRuntime));
+}
+
+#[tokio::test(start_paused = true)]
+async fn udp_under_a_paused_clock_is_refused() {
+    let error = SoftDevice::bind(UdpConfig::default()).unwrap_err();
+    assert!(matches!(error, DeviceError::Unsupported { .. }));
+    tokio::time::resume();
+    SoftDevice::bind(UdpConfig::new([address(10, 1).into()])).unwrap();
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn without_addresses_it_takes_free_ones_of_loopback() {
+    let (a, b) = (SoftDevice::bind(UdpConfig::default()).unwrap(), SoftDevice::bind(UdpConfig::default()).unwrap());
+    let [ip_a, ip_b] = [&a, &b].map(|device| device.gids(1).unwrap()[0].gid.to_ip());
+    assert!(ip_a != ip_b && ip_a.is_loopback() && ip_b.is_loopback());
+    assert_eq!(a.attr().name, format!("soft:{ip_a}"));
+    let (a, b) = pair(a, b, Options::default()).await;
+    soon(exchange(&a, &b, 1)).await;
+}
+
+#[tokio::test]
+async fn the_gid_table_is_the_addresses() {
+    let ips = [IpAddr::V4(address(11, 1)), address(11, 2).into(), address(11, 1).into()];
+    let device = SoftDevice::bind(UdpConfig::new(ips)).unwrap();
+    let gids = device.gids(1).unwrap();
+    assert_eq!(gids.len(), 2);
+    assert!(gids.iter().zip(0..).all(|(gid, n)| gid.index == n && gid.kind == GidKind::RoceV2));
+    let port = device.port(1).unwrap();
+    assert_eq!((port.link_layer, port.lid), (LinkLayer::Ethernet, Lid::NONE));
+    assert!(matches!(device.port(2), Err(DeviceError::Limit { what: "port", value: 2, limit: 1 })));
+    assert_eq!(device.pkeys(1).unwrap(), [PKey::DEFAULT]);
+
+    let path = device.resolve(1, address(11, 9).into()).unwrap();
+    assert_eq!((path.sgid, path.dgid), (gids[0].gid, address(11, 9).into()));
+    assert_eq!((path.mtu, path.rate, path.hop_limit), (port.active_mtu, Rate::PORT_CURRENT, 64));
+    assert_eq!(path.packet_life_time, PacketLifeTime::truncate(16));
+    assert!(device.resolve(1, "fd00::1".parse().unwrap()).is_none());
+    assert!(device.resolve(2, address(11, 9).into()).is_none());
+
+    // Both addresses work.
+    let peer = self::device(11, 3);
+    let agent = device.open_agent(CM).unwrap();
+    let sender = peer.open_agent(CM).unwrap();
+    for gid in gids {
+        let to = to_gsi(&peer, gid.gid);
+        send_all(&*sender, [OutgoingMad { to, mad: mad(1) }]).await;
+        let from = soon(receive(&*agent, 1)).await[0].from;
+        assert_eq!(from.grh.unwrap().sgid_index, gid.index);
+    }
+}
+
+#[tokio::test]
+async fn handles_are_dropped_in_any_order_and_the_task_ends() {
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    for order in 0..6 {
+        let (a, b) = pair(device(12, 1), device(12, 2), Options::default()).await;
+        assert_eq!(tasks(), 2);
+        for end in [a, b] {
+            end.post_recv(2, 16);
+            let End { qp, cq, device, .. } = end;
+            let mut handles: Vec<Box<dyn Send>> = vec![Box::new(qp), Box::new(cq), Box::new(device)];
+            handles.rotate_left(order % 3);
+            if order >= 3 {
+                handles.swap(0, 1);
+            }
+            for handle in handles {
+                drop(handle);
+            }
+        }
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(tasks(), 0);
+    }
+}
+
+#[tokio::test]
+async fn the_pcap_holds_every_packet_with_the_headers_that_the_icrc_covers() {
+    let file = std::env::temp_dir().join(format!("ibsoft-udp-{}.pcap", std::process::id()));
+    let mut config = UdpConfig::new([address(13, 1).into()]);
+    config.pcap = Some(file.clone());
+    let (a, b) = pair(SoftDevice::bind(config).unwrap(), device(13, 2), Options::default()).await;
+    soon(exchange(&a, &b, 2)).await;
+    // Complete while the device is open.
+    let mut reader = PcapReader::new(std::fs::File::open(&file).unwrap()).unwrap();
+    let mut packets = 0;
+    while let Some(packet) = reader.next_packet() {
+        let packet = packet.unwrap();
+        let (frame, icrc) = packet.data[14..].split_last_chunk().unwrap();
+        assert_eq!(ibwire::icrc::of_ipv4_frame(frame).unwrap(), Icrc(*icrc));
+        packets += 1;
+    }
+    let passed = counter(&a.device, "link_tx_datagrams") + counter(&a.device, "link_rx_datagrams");
+    assert_eq!(packets, passed);
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[tokio::test]
+async fn with_a_seed_the_numbers_are_the_same() {
+    let mut numbers = Vec::new();
+    for _ in 0..2 {
+        let mut config = UdpConfig::new([address(14, 1).into()]);
+        config.rng_seed = Some([7; 32]);
+        config.name = Some("seeded".into());
+        let device = SoftDevice::bind(config).unwrap();
+        numbers.push((End::new(device.clone()).await.qp.qpn(), device.attr().node_guid));
+        assert_eq!(device.attr().name, "seeded");
+    }
+    assert_eq!(numbers[0], numbers[1]);
+}
+
+/// The sender has to keep what the link does not take.
+#[tokio::test]
+async fn posting_before_the_task_ever_ran_loses_nothing() {
+    let (a, b) = pair(device(15, 1), device(15, 2), Options::default()).await;
+    b.post_recv(100, 2000);
+    for n in 0..100 {
+        a.post_send(n, &message(n, 2000), None);
+    }
+    let done = soon(b.completions(100)).await;
+    assert!(done.iter().zip(0..).all(|(c, n)| c.buf[..] == message(n, 2000)[..]));
+}
