@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use tests::guest::{self, Case, Config, Machine};
+use tests::guest::{self, Case, Config, Machine, Target};
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
@@ -20,6 +20,7 @@ fn main() -> ExitCode {
         setup: "setup-cm.sh",
         variables: Vec::new(),
         helpers: &["cm_peer"],
+        targets: &[],
         limit: Duration::from_secs(900),
     });
     let umad = machine(Config {
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         setup: "setup-umad.sh",
         variables: Vec::new(),
         helpers: &[],
+        targets: &[Target { package: "ibcm-sys", name: "rxe0", feature: "verbs" }],
         limit: Duration::from_secs(300),
     });
     let mut trials = vec![
@@ -65,7 +67,13 @@ fn kernel_alone() -> Vec<Case> {
 
 /// What wants the CM class for itself, so that ib_cm must not be there.
 fn without_ib_cm() -> Vec<Case> {
-    vec![Case::new("umad_is_free_for_user_space", "umad_free.sh", &[])]
+    vec![
+        Case::new("umad_is_free_for_user_space", "umad_free.sh", &[]),
+        Case::new("verbs_device_says_what_it_is", "test_target.sh", &["rxe0", "device::"]),
+        Case::new("verbs_device_sends_mads", "test_target.sh", &["rxe0", "mads::"]),
+        Case::new("verbs_device_moves_messages", "test_target.sh", &["rxe0", "connections::"]),
+        Case::new("verbs_device_leaves_nothing", "test_target.sh", &["rxe0", "drops::"]),
+    ]
 }
 
 /// Runs the case and expects its script to end with `status`.

@@ -113,6 +113,10 @@ fn prepare(config: &Config, folder: &Path) -> Result<(), GuestError> {
             ["-O1", "-Wall", "-Wextra", "-Werror", "-o", helper, &source, "-lrdmacm", "-libverbs"];
         command("gcc", &arguments, folder)?;
     }
+    for target in config.targets {
+        let (from, to) = (target.build()?, folder.join(target.name));
+        fs::copy(&from, &to).map_err(at(&from))?;
+    }
     Ok(())
 }
 

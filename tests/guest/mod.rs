@@ -6,6 +6,7 @@
 mod boot;
 mod initramfs;
 mod kernel;
+mod target;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -73,8 +74,21 @@ pub struct Config {
     pub variables: Vec<(&'static str, String)>,
     /// C programs of tests/guest/c/ to build for the guest, found as `/job/NAME`: source file name without `.c`.
     pub helpers: &'static [&'static str],
+    /// Test targets to build for the guest, found as `/job/NAME`.
+    pub targets: &'static [Target],
     /// After this long the guest ends by itself, whatever runs.
     pub limit: Duration,
+}
+
+/// A test target of the workspace whose tests run in the guest and are ignored elsewhere.
+#[derive(Debug, Clone, Copy)]
+pub struct Target {
+    /// The package that it belongs to.
+    pub package: &'static str,
+    /// Name of the target.
+    pub name: &'static str,
+    /// The feature that it needs.
+    pub feature: &'static str,
 }
 
 /// One case: a script in tests/guest/cases/ with its arguments.

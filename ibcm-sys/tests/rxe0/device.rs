@@ -61,4 +61,5 @@ async fn events_of_the_port_and_its_gids_arrive() {
         within(command, event).await;
     }
     assert_eq!(device.port(1).unwrap().state, PortState::Active);
+    run("ip -n b address replace fd77::2/64 dev veth1 nodad"); // went with the link
 }
