@@ -1,4 +1,39 @@
-//! .
+//! A software HCA: InfiniBand's transport layer in user space, without RDMA hardware or privileges.
+//!
+//! [`SoftDevice`] implements the device contract ([`ibdev::Device`]): MAD agents, and RC and UD queue pairs with
+//! send and receive. It exists over two links:
+//!
+//! - **RoCEv2 over UDP**, [`SoftDevice::bind`]: real packets on UDP port 4791, understood by Linux's rdma_rxe and by
+//!   NICs. Its addresses are its GIDs; without any it takes a free one of loopback.
+//! - **An in-process subnet**, [`sim::Subnet`]: InfiniBand packets from the LRH to the VCRC between HCAs of one
+//!   process, with faults from a seed, and in virtual time under tokio's paused clock. Made for tests, also for those
+//!   of programs that are built on this SDK.
+//!
+//! Both are thin shells around [`engine`], a state machine without sockets, clock or runtime.
+//!
+//! ```
+//! use ibdev::Device;
+//! use ibsoft::{SoftDevice, UdpConfig};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let here = SoftDevice::bind(UdpConfig::default())?; // a free 127.0.0.N
+//! let gid = here.gids(1)?[0].gid;
+//! println!("{} listens at {gid}, MTU {}", here.attr().name, here.port(1)?.active_mtu);
+//! let path = here.resolve(1, gid).ok_or("no way to itself")?;
+//! assert_eq!((path.sgid, path.dgid), (gid, gid));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is not here
+//! RDMA read, write and atomics, UC and multicast. Over UDP: DSCP and hop limit of an address vector are not sent, and
+//! those of received packets not known. RoCE has no protection against whoever can send packets with a chosen source
+//! address; the checks that there are (addresses, P_Key, Q_Key, random QP numbers and PSNs) make it harder, not
+//! impossible.
+//!
+//! # Features
+//! `runtime` (default): devices and links. Without it only [`engine`] is built.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "runtime")]

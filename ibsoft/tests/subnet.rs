@@ -1,4 +1,5 @@
 //! Devices in a subnet, through the device contract alone.
+#![allow(clippy::unwrap_used, reason = "test helpers outside #[test] functions")]
 
 mod common;
 

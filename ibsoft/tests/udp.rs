@@ -1,4 +1,5 @@
 //! Devices over UDP, through the device contract alone.
+#![allow(clippy::unwrap_used, reason = "test helpers outside #[test] functions")]
 
 mod common;
 
@@ -215,7 +216,8 @@ async fn udp_under_a_paused_clock_is_refused() {
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn without_addresses_it_takes_free_ones_of_loopback() {
-    let (a, b) = (SoftDevice::bind(UdpConfig::default()).unwrap(), SoftDevice::bind(UdpConfig::default()).unwrap());
+    let (a, b) =
+        (SoftDevice::bind(UdpConfig::default()).unwrap(), SoftDevice::bind(UdpConfig::default()).unwrap());
     let [ip_a, ip_b] = [&a, &b].map(|device| device.gids(1).unwrap()[0].gid.to_ip());
     assert!(ip_a != ip_b && ip_a.is_loopback() && ip_b.is_loopback());
     assert_eq!(a.attr().name, format!("soft:{ip_a}"));

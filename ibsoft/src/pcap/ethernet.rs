@@ -27,19 +27,16 @@ impl RoceFrame<'_> {
     /// Appends the frame.
     pub(crate) fn write_to(&self, out: &mut Vec<u8>) {
         let udp_len = (UdpHeader::LEN + self.datagram.len()) as u16;
-        let mut udp = UdpHeader {
-            src_port: self.src.port(),
-            dst_port: self.dst.port(),
-            len: udp_len,
-            checksum: 0,
-        };
+        let mut udp =
+            UdpHeader { src_port: self.src.port(), dst_port: self.dst.port(), len: udp_len, checksum: 0 };
         out.extend_from_slice(&mac(self.dst.ip()));
         out.extend_from_slice(&mac(self.src.ip()));
         match (self.src.ip().to_canonical(), self.dst.ip().to_canonical()) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 out.extend_from_slice(&[0x08, 0x00]);
                 out.extend_from_slice(&self.ipv4(src, dst, udp_len).to_bytes());
-                udp.checksum = checksum(&[&src.octets(), &dst.octets(), &udp.to_bytes(), self.datagram], udp_len);
+                udp.checksum =
+                    checksum(&[&src.octets(), &dst.octets(), &udp.to_bytes(), self.datagram], udp_len);
             }
             (src, dst) => {
                 let (src, dst) = (ipv6(src), ipv6(dst));
@@ -54,7 +51,8 @@ impl RoceFrame<'_> {
                 };
                 out.extend_from_slice(&[0x86, 0xdd]);
                 out.extend_from_slice(&header.to_bytes());
-                udp.checksum = checksum(&[&src.octets(), &dst.octets(), &udp.to_bytes(), self.datagram], udp_len);
+                udp.checksum =
+                    checksum(&[&src.octets(), &dst.octets(), &udp.to_bytes(), self.datagram], udp_len);
             }
         }
         out.extend_from_slice(&udp.to_bytes());

@@ -22,7 +22,8 @@ impl Drop for Scratch {
 }
 
 /// V2 of spec/softhca.md 1.17: an RC acknowledgement from 10.77.0.2 to 10.77.0.1, from the IP header on.
-const V2: &str = "45000030419a40004011e4860a4d00020a4d0001c12112b7001c00001100ffff00000011001111111f000001f29299f5";
+const V2: &str =
+    "45000030419a40004011e4860a4d00020a4d0001c12112b7001c00001100ffff00000011001111111f000001f29299f5";
 
 fn hex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()

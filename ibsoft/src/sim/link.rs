@@ -42,12 +42,13 @@ impl Wires {
 
     /// Wakes the driver if something is due before it comes up.
     fn call_driver(&self, due: Option<Instant>) {
-        let mut driver = self.driver();
-        if due.is_some_and(|due| driver.alarm.is_none_or(|alarm| due < alarm)) {
-            if let Some(task) = driver.task.take() {
-                drop(driver);
-                task.wake();
-            }
+        let task = {
+            let mut driver = self.driver();
+            let sooner = due.is_some_and(|due| driver.alarm.is_none_or(|alarm| due < alarm));
+            if sooner { driver.task.take() } else { None }
+        };
+        if let Some(task) = task {
+            task.wake();
         }
     }
 

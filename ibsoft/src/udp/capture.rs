@@ -52,10 +52,10 @@ impl Capture {
 
     fn with(&self, write: impl FnOnce(&mut PcapFile) -> io::Result<()>) {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = write(&mut file) {
-            if self.errors.fetch_add(1, Ordering::Relaxed) == 0 {
-                tracing::warn!(%error, "the pcap file misses packets");
-            }
+        if let Err(error) = write(&mut file)
+            && self.errors.fetch_add(1, Ordering::Relaxed) == 0
+        {
+            tracing::warn!(%error, "the pcap file misses packets");
         }
     }
 }

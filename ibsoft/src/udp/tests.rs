@@ -132,10 +132,8 @@ async fn what_cannot_be_sent_is_counted() {
     let mut transmitter = Transmitter::new(UdpHeader::ROCE_PORT);
     from.socket.writable().await.unwrap();
     let foreign = net(&to, &from);
-    let other_family = NetHeader::roce(NetRoute {
-        dgid: "fd00::1".parse().unwrap(),
-        ..net(&from, &to).route.unwrap()
-    });
+    let other_family =
+        NetHeader::roce(NetRoute { dgid: "fd00::1".parse().unwrap(), ..net(&from, &to).route.unwrap() });
     let too_long = net(&from, &to);
     let mut queue = VecDeque::from([(foreign, 4), (other_family, 4), (too_long, 65_504)]);
     let progress = transmitter.drain(std::slice::from_ref(&from), None, |out| {

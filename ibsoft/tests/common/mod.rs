@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use ibdev::qp::{Init, QpSpec, QpType, RemoteAccess, Rtr, Rts, Transition};
 use ibdev::{
-    AddressVector, AgentSpec, Buf, Completion, CompletionQueue, Device, DeviceEvent, GlobalRoute, MAD_LEN, MadAddr,
-    MadAgent, OutgoingMad, QueuePair, ReceivedMad, RecvWr, SendOp, SendWr,
+    AddressVector, AgentSpec, Buf, Completion, CompletionQueue, Device, DeviceEvent, GlobalRoute, MAD_LEN,
+    MadAddr, MadAgent, OutgoingMad, QueuePair, ReceivedMad, RecvWr, SendOp, SendWr,
 };
 use ibsoft::SoftDevice;
 use ibwire::{Gid, Mtu, Psn, QKey, Qpn, RnrTimer, TimeCode};
