@@ -22,11 +22,11 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// What the device is and can do.
     fn attr(&self) -> &DeviceAttr;
 
-    /// The port's attributes at this moment. Ports are numbered from 1.
+    /// The port's attributes at this moment. Ports are numbered from 1. This and the tables may come from the firmware
+    /// or the system: keep the answers, and ask again upon the port's events.
     fn port(&self, port: u8) -> Result<PortAttr, DeviceError>;
 
-    /// The port's GID table; unused entries are left out. May read the system's tables: keep the answer and ask again
-    /// upon [`DeviceEvent::GidChange`].
+    /// The port's GID table; unused entries are left out.
     fn gids(&self, port: u8) -> Result<Vec<GidEntry>, DeviceError>;
 
     /// The port's P_Key table; the position is the index.

@@ -31,8 +31,9 @@ pub(crate) use qp::VerbsQp;
 /// A pointer to an object of libibverbs that its holder owns.
 struct Raw<T>(NonNull<T>);
 
-// SAFETY: libibverbs is thread-safe: every call may be made from every thread, at the same time (rdma-core,
-// Documentation/libibverbs.md; ibv_open_device(3)). The pointer is only handed to such calls.
+// SAFETY: all objects of libibverbs are safe for access from several threads at once, unless they are made in a thread
+// domain (ibv_alloc_td(3)); this crate makes none. The pointer is handed to libibverbs only, and only fields that never
+// change are read through it.
 unsafe impl<T> Send for Raw<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Raw<T> {}
