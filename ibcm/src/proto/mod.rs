@@ -36,3 +36,6 @@ pub use invalid::{Invalid, Limit, Value};
 pub use local::{LocalCa, LocalPort};
 pub use path::Path;
 pub use stats::Stats;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,18 @@
+//! The scenarios of spec/cm.md 8 and the rows of its tables, one test each: two or more endpoints, a virtual clock and
+//! a network that does to each MAD what the script says.
+
+mod active;
+mod disconnect;
+mod fields;
+mod host;
+mod hostile;
+mod loss;
+mod monitor;
+mod mra;
+mod pair;
+mod passive;
+mod reject;
+mod simulation;
+mod stale;
+mod teardown;
+mod unknown;
