@@ -1,4 +1,142 @@
-//! .
+//! Async connection management for InfiniBand and RoCE.
+//!
+//! It speaks the IBTA Communication Management protocol in user space instead of asking the kernel's rdma_cm: 64-bit
+//! service IDs, private data in every message, timeouts and rejections that a program sees and sets. It needs no RDMA hardware: the software
+//! HCA (`Hca::open("soft")`) speaks RoCEv2 over UDP, so it talks to Linux's rdma_rxe and to real NICs.
+//!
+//! ```
+//! use ibcm::{Connection, Hca, Listener, ServiceId};
+//!
+//! const SID: ServiceId = ServiceId::new(0x1000_0000_0000_0001);
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let (server, client) = (Hca::open("soft").await?, Hca::open("soft").await?); // two free addresses 127.0.0.N
+//!     let listener = Listener::bind(SID).device(&server).await?;
+//!     let echo = tokio::spawn(async move {
+//!         let conn = listener.accept().await?.accept().await?; // a REQ comes; REP goes, RTU comes
+//!         while let Some(message) = conn.recv().await? {
+//!             conn.send(message.into_buf()).await?;
+//!         }
+//!         Ok::<_, ibcm::Error>(())
+//!     });
+//!     let path = client.path_to(server.gid()).service_id(SID).await?;
+//!     let conn = Connection::connect(path).await?;
+//!     conn.send_copy(b"hello").await?;
+//!     let reply = conn.recv().await?.ok_or("closed before the echo")?;
+//!     assert_eq!(&reply[..], b"hello");
+//!     conn.disconnect().await;
+//!     Ok(echo.await??)
+//! }
+//! ```
+//!
+//! - [`Hca`]: a device with its connection manager; [`Hca::path_to`] finds the way to a peer.
+//! - [`Listener`] takes requests, [`IncomingRequest`] is answered by moving it, [`Connection::connect`] asks.
+//! - [`Connection`] sends and receives messages and disconnects.
+//! - [`proto`] is the engine underneath, sans-IO, for another runtime.
+//! - [`sim`] is a subnet within the process, for tests of your own programs.
+//!
+//! Every future is cancel-safe or says that it is not. Each connection has a [`tracing`] span; each CM message is an event with the target
+//! [`MAD_TARGET`] at level TRACE.
 #![forbid(unsafe_code)]
 
 pub mod proto;
+
+#[cfg(feature = "runtime")]
+mod accept;
+#[cfg(feature = "runtime")]
+mod builder;
+#[cfg(feature = "runtime")]
+mod clock;
+#[cfg(feature = "runtime")]
+mod closed;
+#[cfg(feature = "runtime")]
+mod connect;
+#[cfg(feature = "runtime")]
+mod connection;
+#[cfg(feature = "runtime")]
+mod data;
+#[cfg(feature = "runtime")]
+mod default_device;
+#[cfg(feature = "runtime")]
+mod device_spec;
+#[cfg(feature = "runtime")]
+mod disconnect;
+#[cfg(feature = "runtime")]
+mod driver;
+#[cfg(feature = "runtime")]
+mod error;
+#[cfg(feature = "runtime")]
+mod handshake;
+#[cfg(feature = "runtime")]
+mod hca;
+#[cfg(feature = "runtime")]
+mod incoming;
+#[cfg(feature = "runtime")]
+mod listener;
+#[cfg(feature = "runtime")]
+mod mad_trace;
+#[cfg(feature = "runtime")]
+mod message;
+#[cfg(feature = "runtime")]
+mod open;
+#[cfg(feature = "runtime")]
+mod ops;
+#[cfg(feature = "runtime")]
+mod parked;
+#[cfg(feature = "runtime")]
+mod path;
+#[cfg(feature = "runtime")]
+mod peer;
+#[cfg(feature = "runtime")]
+mod port;
+#[cfg(feature = "runtime")]
+mod reject;
+#[cfg(feature = "runtime")]
+mod route;
+#[cfg(feature = "runtime")]
+mod shared;
+#[cfg(feature = "runtime")]
+mod slot;
+#[cfg(feature = "runtime")]
+mod stats;
+#[cfg(feature = "runtime")]
+mod sync;
+#[cfg(feature = "runtime")]
+mod timing;
+
+pub use ibdev::qp;
+pub use ibdev::{Buf, DeviceError, PortState, Status};
+pub use ibwire::{
+    CommId, Gid, Guid, Lid, Mtu, PKey, PathRecord, PrivateData, PrivateDataTooLong, Qpn, Rate, RejReason,
+    ServiceId, TimeCode,
+};
+pub use proto::{Config, Invalid, Limit, Reject, Rejection, Role, Value};
+
+#[cfg(feature = "soft")]
+pub use ibsoft::sim;
+
+#[cfg(feature = "runtime")]
+pub use {
+    accept::Accept,
+    closed::{Closed, How},
+    connect::Connect,
+    connection::Connection,
+    device_spec::{DeviceSpec, ParseDeviceError},
+    disconnect::Disconnect,
+    error::{
+        AcceptError, ConnectError, Error, ListenError, OpCause, OpError, OpenError, QpStep, QueryError,
+        RecvError, UnusableDevice,
+    },
+    hca::Hca,
+    incoming::IncomingRequest,
+    listener::{Bind, Listener},
+    mad_trace::MAD_TARGET,
+    message::{Message, Recv},
+    open::Open,
+    ops::SendOp,
+    path::{Path, PathBuilder, ServicePath},
+    peer::Peer,
+    port::Port,
+    stats::{ConnectionStats, Stats},
+};

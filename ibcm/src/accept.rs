@@ -1,0 +1,277 @@
+//! From a request to a connection.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use ibdev::DeviceError;
+use ibwire::{PrivateData, RejReason, ServiceId};
+use pin_project::pin_project;
+use tracing::Instrument;
+
+use crate::clock::now;
+use crate::connection::{Connection, Parts};
+use crate::data::{Fresh, SetupError, to_rts};
+use crate::error::{AcceptError, QpStep};
+use crate::handshake::{Handshake, before};
+use crate::incoming::Waiting;
+use crate::message::Recv;
+use crate::peer::Peer;
+use crate::proto::message::IpHeader;
+use crate::proto::{self, CommandError, Invalid, Reject, Request, Role};
+use crate::shared::{Shared, Unavailable};
+use crate::slot::End;
+
+/// How to accept a request: a builder that is itself the future of the [`Connection`].
+///
+/// Awaited, it makes a queue pair with its receives posted, sends the REP and waits for the RTU or the peer's first data.
+///
+/// # Cancel safety
+/// Dropped at any time, the peer is rejected with reason 28, and the queue pair is freed when no packet of it can be
+/// alive. If the peer had confirmed already, the connection is closed with the whole DREQ exchange in the background.
+#[pin_project(!Unpin)]
+#[must_use = "dropped, the request is rejected"]
+pub struct Accept {
+    config: Option<AcceptConfig>,
+    run: Option<BoxFuture<'static, Result<Connection, AcceptError>>>,
+}
+
+struct AcceptConfig {
+    handshake: Handshake,
+    request: Box<Request>,
+    peer: Peer,
+    service_id: ServiceId,
+    by_ip: bool,
+    private_data: PrivateData<196>,
+    disconnect_data: PrivateData<224>,
+    recv: Recv,
+    responder_resources: Option<u8>,
+    initiator_depth: Option<u8>,
+    rnr_retry_count: u8,
+    deadline: Option<Duration>,
+}
+
+impl Accept {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        waiting: Waiting,
+        peer: Peer,
+        service_id: ServiceId,
+        by_ip: bool,
+    ) -> Self {
+        let config = AcceptConfig {
+            handshake: Handshake::new(shared, waiting.slot),
+            request: waiting.request,
+            peer,
+            service_id,
+            by_ip,
+            private_data: PrivateData::EMPTY,
+            disconnect_data: PrivateData::EMPTY,
+            recv: Recv::default(),
+            responder_resources: None,
+            initiator_depth: None,
+            rnr_retry_count: 7,
+            deadline: None,
+        };
+        Self { config: Some(config), run: None }
+    }
+
+    fn set(mut self, f: impl FnOnce(&mut AcceptConfig)) -> Self {
+        if let Some(config) = &mut self.config {
+            f(config);
+        }
+        self
+    }
+
+    /// What goes to the peer's program in the REP.
+    pub fn private_data(self, data: impl Into<PrivateData<196>>) -> Self {
+        self.set(|config| config.private_data = data.into())
+    }
+
+    /// What goes to the peer's program in the DREP, should it disconnect first.
+    pub fn disconnect_data(self, data: impl Into<PrivateData<224>>) -> Self {
+        self.set(|config| config.disconnect_data = data.into())
+    }
+
+    /// The receive buffers. Default: 16 of 4 KiB.
+    pub fn recv(self, recv: Recv) -> Self {
+        self.set(|config| config.recv = recv)
+    }
+
+    /// How many RDMA reads and atomics of the peer this side serves at once. Default: as many as the peer asks for and the
+    /// device can.
+    pub fn responder_resources(self, count: u8) -> Self {
+        self.set(|config| config.responder_resources = Some(count))
+    }
+
+    /// How many RDMA reads and atomics this side will have outstanding. Default: as many as the peer offers and the device
+    /// can.
+    pub fn initiator_depth(self, count: u8) -> Self {
+        self.set(|config| config.initiator_depth = Some(count))
+    }
+
+    /// How often the peer repeats a message that finds no receive posted, 0..=7; 7, the default, is for ever.
+    pub fn rnr_retry_count(self, count: u8) -> Self {
+        self.set(|config| config.rnr_retry_count = count)
+    }
+
+    /// How long it may take until the peer has confirmed. Default: as long as the retries last that the peer chose.
+    pub fn deadline(self, deadline: Duration) -> Self {
+        self.set(|config| config.deadline = Some(deadline))
+    }
+}
+
+impl AcceptConfig {
+    async fn run(self) -> Result<Connection, AcceptError> {
+        let span = self.handshake.slot().span.clone();
+        self.accept().instrument(span).await
+    }
+
+    async fn accept(self) -> Result<Connection, AcceptError> {
+        if let Some(deadline) = self.deadline {
+            Invalid::more_than_zero("deadline", deadline)?;
+        }
+        let started = now();
+        let deadline = self.deadline.and_then(|deadline| started.checked_add(deadline));
+        let (handshake, recv) = (self.handshake, self.recv);
+        let shared = Arc::clone(handshake.shared());
+        let conn = handshake.slot().handle;
+
+        let mut accept = proto::Accept::new(ibwire::Qpn::default());
+        accept.responder_resources = self.responder_resources;
+        accept.initiator_depth = self.initiator_depth;
+        accept.rnr_retry_count = self.rnr_retry_count;
+        accept.private_data = self.private_data;
+        accept.deadline = deadline;
+
+        let device = shared.device()?;
+        recv.check(device.attr())?;
+        let setup = async {
+            let fresh = Fresh::create(&*device, recv).await.map_err(Failed::Setup)?;
+            let qp = fresh.qp();
+            accept.qpn = fresh.qpn();
+            let attrs = shared.engine().endpoint.accept_attrs(conn, &accept).map_err(Failed::Command)?;
+            let parked = &handshake.slot().parked;
+            let (queues, pool) =
+                fresh.init(attrs.init, parked, &shared.counters).await.map_err(Failed::Setup)?;
+            pool.attach(&shared, conn);
+            to_rts(&*qp, attrs.rtr, attrs.rts).await.map_err(Failed::Setup)?;
+            Ok(queues)
+        };
+        let made = match before(started, deadline, setup).await {
+            Ok(made) => made,
+            Err(waited) => return Err(AcceptError::Deadline { waited }),
+        };
+        let result = made.and_then(|queues| {
+            handshake.slot().with(&shared, |state| state.queues = Some(queues));
+            shared.command(|engine| {
+                engine.endpoint.set_disconnect_data(conn, self.disconnect_data)?;
+                engine.endpoint.accept(now(), conn, accept)
+            })?;
+            Ok(())
+        });
+        match result {
+            Ok(()) => {}
+            Err(Failed::Setup(SetupError { step, source })) => {
+                let reason = match step {
+                    QpStep::Create => RejReason::NO_QP,
+                    _ => RejReason::NO_RESOURCES,
+                };
+                reject(handshake, reason);
+                return Err(AcceptError::Qp { step, source });
+            }
+            Err(Failed::Command(error)) => return Err(refused(&handshake, error)),
+        }
+        handshake.established().await?;
+        let req = &self.request.req;
+        let private_data = match self.by_ip {
+            true => &req.private_data[IpHeader::LEN..],
+            false => &req.private_data[..],
+        };
+        Ok(Connection::new(
+            handshake,
+            Parts {
+                role: Role::Passive,
+                peer: self.peer,
+                service_id: self.service_id,
+                private_data: private_data.into(),
+            },
+        ))
+    }
+}
+
+/// Why there is no REP.
+enum Failed {
+    Setup(SetupError),
+    Command(CommandError),
+}
+
+impl From<CommandError> for Failed {
+    fn from(error: CommandError) -> Self {
+        Self::Command(error)
+    }
+}
+
+/// Tells the peer that it is not its fault.
+fn reject(handshake: Handshake, reason: RejReason) {
+    let (shared, slot) = handshake.finish();
+    let result = shared.command(|engine| engine.endpoint.reject(now(), slot.handle, Reject::new(reason)));
+    if let Err(error) = result {
+        tracing::debug!(%error, "no rejection sent");
+    }
+    slot.end(&shared, End::Closed);
+}
+
+fn refused(handshake: &Handshake, error: CommandError) -> AcceptError {
+    match error {
+        CommandError::Invalid(invalid) => invalid.into(),
+        CommandError::QpInUse(_) => {
+            let what = "the queue pair's number";
+            let source = DeviceError::InUse { what, holder: "a connection in TimeWait" };
+            AcceptError::Qp { step: QpStep::Create, source }
+        }
+        _ => {
+            let end = handshake.slot().with(handshake.shared(), |state| state.end.clone());
+            end.map_or(AcceptError::Withdrawn, AcceptError::from)
+        }
+    }
+}
+
+impl From<End> for AcceptError {
+    fn from(end: End) -> Self {
+        match end {
+            End::Rejected(rejection) => Self::Rejected(rejection),
+            End::Timeout(effort) => Self::Unconfirmed { sent: effort.sent, waited: effort.waited },
+            End::DeviceRemoved => Self::Device(DeviceError::Gone),
+            End::Closed => Self::Closed,
+            End::Withdrawn | End::ReplyRefused(_) | End::Disconnected(_) => Self::Withdrawn,
+        }
+    }
+}
+
+impl From<Unavailable> for AcceptError {
+    fn from(unavailable: Unavailable) -> Self {
+        match unavailable {
+            Unavailable::Gone => Self::Device(DeviceError::Gone),
+            Unavailable::Closed => Self::Closed,
+        }
+    }
+}
+
+impl Future for Accept {
+    type Output = Result<Connection, AcceptError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        crate::builder::poll(this.config, this.run, AcceptConfig::run, cx)
+    }
+}
+
+impl std::fmt::Debug for Accept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Accept").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,102 @@
+//! How a connection ended.
+
+use std::fmt;
+use std::time::Duration;
+
+use ibdev::Status;
+use ibwire::RejReason;
+
+use crate::proto::DisconnectCause;
+use crate::slot::End;
+
+/// How a connection ended: a report, not an error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Closed {
+    /// How.
+    pub how: How,
+    private_data: Box<[u8]>,
+}
+
+/// How a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum How {
+    /// The peer sent a DREQ.
+    ByPeer,
+    /// This side sent a DREQ, and the peer confirmed.
+    Confirmed,
+    /// This side sent DREQs, and the peer confirmed none.
+    Unconfirmed {
+        /// How many DREQs were sent.
+        sent: u8,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The peer rejected the established connection: it never saw it that way.
+    Rejected(RejReason),
+    /// The peer uses the connection's queue pair or ID for another connection: it has restarted.
+    Stale,
+    /// An operation failed.
+    Broken(Status),
+    /// The device was removed.
+    DeviceGone,
+    /// The HCA was closed or its runtime ended.
+    HcaClosed,
+}
+
+impl Closed {
+    pub(crate) fn new(end: &End, broken: Option<Status>) -> Self {
+        let (how, private_data): (How, &[u8]) = match end {
+            _ if broken.is_some() => (How::Broken(broken.unwrap_or(Status::GENERAL_ERR)), &[]),
+            End::Disconnected(cause) => disconnected(cause),
+            End::Timeout(effort) => (How::Unconfirmed { sent: effort.sent, waited: effort.waited }, &[]),
+            End::Rejected(rejection) => (How::Rejected(rejection.reason), &rejection.private_data),
+            End::ReplyRefused(reason) => (How::Rejected(*reason), &[]),
+            End::DeviceRemoved => (How::DeviceGone, &[]),
+            End::Withdrawn | End::Closed => (How::HcaClosed, &[]),
+        };
+        Self { how, private_data: private_data.into() }
+    }
+
+    /// What the peer's program sent along, zero-padded: in a DREQ 220 bytes, in a DREP 224, in a REJ 148; else empty.
+    pub fn private_data(&self) -> &[u8] {
+        &self.private_data
+    }
+}
+
+fn disconnected(cause: &DisconnectCause) -> (How, &[u8]) {
+    match cause {
+        DisconnectCause::Peer { private_data } => (How::ByPeer, private_data),
+        DisconnectCause::Local { private_data } => (How::Confirmed, private_data),
+        DisconnectCause::Timeout(effort) => {
+            (How::Unconfirmed { sent: effort.sent, waited: effort.waited }, &[])
+        }
+        DisconnectCause::Rejected(rejection) => (How::Rejected(rejection.reason), &rejection.private_data),
+        DisconnectCause::Stale => (How::Stale, &[]),
+    }
+}
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.how.fmt(f)
+    }
+}
+
+impl fmt::Display for How {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ByPeer => f.write_str("disconnected by the peer"),
+            Self::Confirmed => f.write_str("disconnected, the peer confirmed"),
+            Self::Unconfirmed { sent, waited } => {
+                let s = if *sent == 1 { "" } else { "s" };
+                write!(f, "disconnected without an answer to {sent} request{s} in {waited:?}")
+            }
+            Self::Rejected(reason) => write!(f, "rejected by the peer: {reason}"),
+            Self::Stale => f.write_str("the peer has restarted"),
+            Self::Broken(status) => write!(f, "broken: {status}"),
+            Self::DeviceGone => f.write_str("the device is gone"),
+            Self::HcaClosed => f.write_str("the HCA was closed"),
+        }
+    }
+}

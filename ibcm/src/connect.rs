@@ -1,0 +1,441 @@
+//! The active side: from a path to a connection.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use futures::future::BoxFuture;
+use ibdev::DeviceError;
+use ibwire::{Gid, PrivateData, RejReason, ServiceId};
+use pin_project::pin_project;
+use tracing::Instrument;
+
+use crate::clock::now;
+use crate::connection::{Connection, Parts};
+use crate::data::{Fresh, SetupError, to_rts};
+use crate::default_device;
+use crate::error::{ConnectError, QpStep};
+use crate::handshake::{Handshake, before};
+use crate::hca::Hca;
+use crate::message::Recv;
+use crate::parked::Parked;
+use crate::path::{Path, ServicePath};
+use crate::peer::Peer;
+use crate::proto::message::IpHeader;
+use crate::proto::{self, CommandError, Invalid, Limit, Reject, Role, Value};
+use crate::shared::Unavailable;
+use crate::slot::End;
+use crate::timing::Timing;
+
+/// How to connect: a builder that is itself the future of the [`Connection`]. `N` bytes of private data go along.
+///
+/// Awaited, it makes a queue pair with its receives posted, sends the REQ, waits for the REP, readies the queue pair and
+/// sends the RTU. All that is bounded by [`deadline`](Self::deadline). One attempt is made, and one more if the peer still holds an
+/// older connection of the same queue pair (reason 10).
+///
+/// # Cancel safety
+/// Dropped before a REQ is out, nothing has happened. Then: REJ 4 goes out, or REJ 28 if the REP was there. Queue pair
+/// and ids are freed when no packet of the connection can be alive.
+#[pin_project(!Unpin)]
+#[must_use = "nothing is sent before it is awaited"]
+pub struct Connect<const N: usize> {
+    config: Option<ConnectConfig>,
+    run: Option<BoxFuture<'static, Result<Connection, ConnectError>>>,
+}
+
+#[derive(Debug, Clone)]
+struct ConnectConfig {
+    target: Target,
+    device: Option<Hca>,
+    /// For IP the first 56 bytes count.
+    private_data: [u8; 92],
+    rtu_data: PrivateData<224>,
+    disconnect_data: PrivateData<224>,
+    recv: Recv,
+    deadline: Duration,
+    response_timeout: Option<Duration>,
+    max_cm_retries: Option<u8>,
+    retry_count: u8,
+    rnr_retry_count: u8,
+    responder_resources: Option<u8>,
+    initiator_depth: Option<u8>,
+}
+
+#[derive(Debug, Clone)]
+enum Target {
+    Service(ServicePath),
+    Ip(SocketAddr),
+}
+
+impl Connection {
+    /// Connects to the service that the path leads to.
+    ///
+    /// ```
+    /// # use ibcm::{ConnectError::*, Connection, Hca, ServiceId};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (hca, sid) = (Hca::open("soft").await?, ServiceId::new(0x1000_0000_0000_0001));
+    /// let path = hca.path_to(hca.gid()).service_id(sid).await?;
+    /// match Connection::connect(path).private_data(b"hello").deadline(Duration::from_secs(5)).await {
+    ///     Ok(conn) => println!("connected to {}", conn.peer()),
+    ///     Err(Rejected(no)) => println!("{no}"), // nobody listens here: invalid service ID (8)
+    ///     Err(Unreachable { sent, waited, .. }) => println!("{sent} requests, silence for {waited:?}"),
+    ///     Err(here) => return Err(here.into()),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn connect(path: ServicePath) -> Connect<92> {
+        Connect::new(Target::Service(path))
+    }
+
+    /// Connects to an IP address and port, as librdmacm does for port space TCP: to what [`Listener::bind_ip`](crate::Listener::bind_ip) or
+    /// `rdma_listen` offers there.
+    ///
+    /// Without [`Connect::device`] and `IBCM_DEVICE` the device is the one that owns the source address of the route.
+    pub fn connect_ip(address: impl Into<SocketAddr>) -> Connect<56> {
+        Connect::new(Target::Ip(address.into()))
+    }
+}
+
+impl<const N: usize> Connect<N> {
+    fn new(target: Target) -> Self {
+        let config = ConnectConfig {
+            target,
+            device: None,
+            private_data: [0; 92],
+            rtu_data: PrivateData::EMPTY,
+            disconnect_data: PrivateData::EMPTY,
+            recv: Recv::default(),
+            deadline: Duration::from_secs(10),
+            response_timeout: None,
+            max_cm_retries: None,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            responder_resources: None,
+            initiator_depth: None,
+        };
+        Self { config: Some(config), run: None }
+    }
+
+    fn set(mut self, f: impl FnOnce(&mut ConnectConfig)) -> Self {
+        if let Some(config) = &mut self.config {
+            f(config);
+        }
+        self
+    }
+
+    /// What goes to the peer's program in the REQ.
+    pub fn private_data(self, data: impl Into<PrivateData<N>>) -> Self {
+        const { assert!(N <= 92, "a REQ has room for 92 bytes") };
+        let data = data.into();
+        self.set(|config| config.private_data[..N].copy_from_slice(&data))
+    }
+
+    /// What goes to the peer's program in the RTU.
+    pub fn rtu_data(self, data: impl Into<PrivateData<224>>) -> Self {
+        self.set(|config| config.rtu_data = data.into())
+    }
+
+    /// What goes to the peer's program in the DREP, should it disconnect first.
+    pub fn disconnect_data(self, data: impl Into<PrivateData<224>>) -> Self {
+        self.set(|config| config.disconnect_data = data.into())
+    }
+
+    /// How long everything may take, from the first poll until the RTU is sent. More than zero; default 10 s.
+    ///
+    /// What the peer shall know of it is derived, unless it is set: see [`response_timeout`](Self::response_timeout) and
+    /// [`max_cm_retries`](Self::max_cm_retries).
+    pub fn deadline(self, deadline: Duration) -> Self {
+        self.set(|config| config.deadline = deadline)
+    }
+
+    /// How long the peer may think before the REQ is repeated; flight time comes on top. Rounded up to 4.096 us times a
+    /// power of two.
+    ///
+    /// Default: the longest of these times, from 16.8 ms to 4.3 s, with which eight REQs fit the deadline.
+    pub fn response_timeout(self, timeout: Duration) -> Self {
+        self.set(|config| config.response_timeout = Some(timeout))
+    }
+
+    /// How often REQ, REP and DREQ may be repeated, 0..=15. Default: as often as fits the deadline, at least 4.
+    pub fn max_cm_retries(self, retries: u8) -> Self {
+        self.set(|config| config.max_cm_retries = Some(retries))
+    }
+
+    /// How often the queue pairs of both sides repeat a packet that is not acknowledged before they give up, 0..=7.
+    /// Default 7.
+    pub fn retry_count(self, count: u8) -> Self {
+        self.set(|config| config.retry_count = count)
+    }
+
+    /// How often the peer repeats a message that finds no receive posted, 0..=7; 7, the default, is for ever.
+    pub fn rnr_retry_count(self, count: u8) -> Self {
+        self.set(|config| config.rnr_retry_count = count)
+    }
+
+    /// How many RDMA reads and atomics of the peer this side serves at once. Default: as many as the device can.
+    pub fn responder_resources(self, count: u8) -> Self {
+        self.set(|config| config.responder_resources = Some(count))
+    }
+
+    /// How many RDMA reads and atomics this side will have outstanding. Default: as many as the device can.
+    pub fn initiator_depth(self, count: u8) -> Self {
+        self.set(|config| config.initiator_depth = Some(count))
+    }
+
+    /// The receive buffers. Default: 16 of 4 KiB.
+    pub fn recv(self, recv: Recv) -> Self {
+        self.set(|config| config.recv = recv)
+    }
+
+    /// The HCA to connect from. With a [`ServicePath`], which has one already, it can only be the same.
+    pub fn device(self, hca: &Hca) -> Self {
+        self.set(|config| config.device = Some(hca.clone()))
+    }
+}
+
+/// Where a connection goes and what its REQ says.
+struct Resolved {
+    path: Path,
+    service_id: ServiceId,
+    private_data: PrivateData<92>,
+}
+
+impl ConnectConfig {
+    async fn run(self) -> Result<Connection, ConnectError> {
+        Invalid::more_than_zero("deadline", self.deadline)?;
+        let started = now();
+        let deadline = started.checked_add(self.deadline);
+        let resolved = before(started, deadline, self.resolve()).await;
+        let resolved = resolved.map_err(|waited| ConnectError::Deadline { waited })??;
+        match self.attempt(&resolved, started, deadline).await {
+            // The peer has closed the old connection by now; this time the queue pair and the ID are new.
+            Err(ConnectError::Rejected(no)) if no.reason == RejReason::STALE_CONNECTION => {
+                tracing::debug!("the peer holds an older connection: once more");
+                self.attempt(&resolved, started, deadline).await
+            }
+            result => result,
+        }
+    }
+
+    async fn resolve(&self) -> Result<Resolved, ConnectError> {
+        match &self.target {
+            Target::Service(path) => {
+                let path = path.clone();
+                if let Some(other) = self.device.as_ref().filter(|device| !device.is_same(path.port().hca()))
+                {
+                    let must = Limit::Must("one of the HCA given by device(..)");
+                    let sgid = Value::Gid(path.record().sgid);
+                    tracing::debug!(given = other.name(), of_path = path.port().hca().name(), "two HCAs");
+                    return Err(Invalid::new("the path's SGID", sgid, must).into());
+                }
+                let private_data = PrivateData::from_area(self.private_data);
+                Ok(Resolved { service_id: path.service_id(), path: path.into_path(), private_data })
+            }
+            Target::Ip(address) => {
+                let hca = match &self.device {
+                    Some(hca) => hca.clone(),
+                    None => default_device::for_route_to(address.ip()).await?,
+                };
+                let path = hca.path_to(Gid::from_ip(address.ip())).await?;
+                let source_port = hca.shared().engine().source_port();
+                let source = SocketAddr::new(path.record().sgid.to_ip(), source_port);
+                let header = IpHeader::new(source, address.ip().to_canonical());
+                let header = header.ok_or_else(|| {
+                    let must = Limit::Must("an IP address of the peer's family");
+                    Invalid::new("the path's SGID", Value::Gid(path.record().sgid), must)
+                })?;
+                let user = &self.private_data[..IpHeader::USER_LEN];
+                let private_data = header.private_data(user).map_err(Invalid::from)?;
+                Ok(Resolved { path, service_id: ServiceId::tcp_port(address.port()), private_data })
+            }
+        }
+    }
+
+    async fn attempt(
+        &self,
+        resolved: &Resolved,
+        started: Instant,
+        deadline: Option<Instant>,
+    ) -> Result<Connection, ConnectError> {
+        let hca = resolved.path.port().hca().clone();
+        let shared = Arc::clone(hca.shared());
+        let device = shared.device()?;
+        self.recv.check(device.attr())?;
+        let mut connect =
+            proto::Connect::new(resolved.path.inner(), resolved.service_id, ibwire::Qpn::default());
+        self.fill(&mut connect, resolved, deadline)?;
+        let init = shared.engine().endpoint.connect_init(&connect)?;
+
+        let parked = Arc::<Parked>::default();
+        let setup = async {
+            let fresh = Fresh::create(&*device, self.recv).await?;
+            let (qpn, qp) = (fresh.qpn(), fresh.qp());
+            let (queues, pool) = fresh.init(init, &parked, &shared.counters).await?;
+            Ok::<_, SetupError>((qpn, qp, queues, pool))
+        };
+        let made = before(started, deadline, setup).await;
+        let (qpn, qp, queues, pool) = made.map_err(|waited| ConnectError::Deadline { waited })??;
+        connect.qpn = qpn;
+        let slot = shared.command(|engine| {
+            let (path, service_id) = (connect.path, connect.service_id);
+            let conn = engine.endpoint.connect(now(), connect)?;
+            pool.attach(&shared, conn);
+            // Dead or alive: it is the one that was just made.
+            let _ = engine.endpoint.set_disconnect_data(conn, self.disconnect_data);
+            Ok::<_, proto::ConnectError>(engine.new_slot(conn, service_id, &path, Some((parked, queues))))
+        })?;
+        let span = slot.span.clone();
+        let handshake = Handshake::new(shared, slot);
+        self.shake_hands(handshake, &*qp, resolved, started, deadline).instrument(span).await
+    }
+
+    /// What the REQ says.
+    fn fill(
+        &self,
+        connect: &mut proto::Connect,
+        resolved: &Resolved,
+        deadline: Option<Instant>,
+    ) -> Result<(), ConnectError> {
+        let life_time = resolved.path.record().packet_life_time.time_code();
+        let timing = Timing::derive(self.deadline, life_time, self.response_timeout);
+        Invalid::at_most("max CM retries", self.max_cm_retries.unwrap_or(0), 15u8)?;
+        connect.response_timeout = timing.response_timeout;
+        connect.local_response_timeout = timing.local_response_timeout;
+        connect.max_cm_retries = self.max_cm_retries.unwrap_or(timing.max_cm_retries);
+        connect.retry_count = self.retry_count;
+        connect.rnr_retry_count = self.rnr_retry_count;
+        connect.responder_resources = self.responder_resources;
+        connect.initiator_depth = self.initiator_depth;
+        connect.private_data = resolved.private_data;
+        connect.deadline = deadline;
+        Ok(())
+    }
+
+    /// From the REQ to the RTU.
+    async fn shake_hands(
+        &self,
+        handshake: Handshake,
+        qp: &dyn ibdev::QueuePair,
+        resolved: &Resolved,
+        started: Instant,
+        deadline: Option<Instant>,
+    ) -> Result<Connection, ConnectError> {
+        let rep = handshake.reply().await?;
+        let shared = Arc::clone(handshake.shared());
+        let conn = handshake.slot().handle;
+        let Some(attrs) = shared.engine().endpoint.attrs(conn) else { return Err(ended(&handshake)) };
+        match before(started, deadline, to_rts(qp, attrs.rtr, attrs.rts)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                reject(handshake, RejReason::NO_RESOURCES);
+                return Err(error.into());
+            }
+            Err(waited) => return Err(ConnectError::Deadline { waited }),
+        }
+        match shared.command(|engine| engine.endpoint.ready(now(), conn, self.rtu_data)) {
+            Ok(()) => {}
+            Err(CommandError::Invalid(invalid)) => return Err(invalid.into()),
+            Err(_) => return Err(ended(&handshake)),
+        }
+        handshake.slot().with(&shared, |state| state.established = true);
+        tracing::debug!("established");
+        let record = resolved.path.record();
+        Ok(Connection::new(
+            handshake,
+            Parts {
+                role: Role::Active,
+                peer: Peer {
+                    gid: record.dgid,
+                    lid: record.dlid,
+                    ca_guid: rep.local_ca_guid,
+                    qpn: rep.local_qpn,
+                    comm_id: rep.local_comm_id,
+                },
+                service_id: resolved.service_id,
+                private_data: rep.private_data[..].into(),
+            },
+        ))
+    }
+}
+
+/// Tells the peer that its REP is of no use.
+fn reject(handshake: Handshake, reason: RejReason) {
+    let (shared, slot) = handshake.finish();
+    let result = shared.command(|engine| engine.endpoint.reject(now(), slot.handle, Reject::new(reason)));
+    if let Err(error) = result {
+        tracing::debug!(%error, "no rejection sent");
+    }
+    slot.end(&shared, End::Closed);
+}
+
+/// Why a command was refused: the connection had ended.
+fn ended(handshake: &Handshake) -> ConnectError {
+    let end = handshake.slot().with(handshake.shared(), |state| state.end.clone());
+    end.map_or(ConnectError::Disconnected, ConnectError::from)
+}
+
+impl From<End> for ConnectError {
+    fn from(end: End) -> Self {
+        match end {
+            End::Rejected(rejection) => Self::Rejected(rejection),
+            End::Timeout(effort) => {
+                Self::Unreachable { sent: effort.sent, waited: effort.waited, busy: effort.busy }
+            }
+            End::ReplyRefused(reason) => Self::BadReply { reason },
+            End::DeviceRemoved => Self::Device(DeviceError::Gone),
+            End::Closed => Self::Closed,
+            End::Withdrawn | End::Disconnected(_) => Self::Disconnected,
+        }
+    }
+}
+
+impl From<proto::ConnectError> for ConnectError {
+    fn from(error: proto::ConnectError) -> Self {
+        match error {
+            proto::ConnectError::Invalid(invalid) => Self::Invalid(invalid),
+            proto::ConnectError::PortDown(port) => Self::PortDown { port },
+            proto::ConnectError::QpInUse(_) => {
+                let what = "the queue pair's number";
+                let source = DeviceError::InUse { what, holder: "a connection in TimeWait" };
+                Self::Qp { step: QpStep::Create, source }
+            }
+            proto::ConnectError::DeviceRemoved => Self::Device(DeviceError::Gone),
+        }
+    }
+}
+
+impl From<SetupError> for ConnectError {
+    fn from(SetupError { step, source }: SetupError) -> Self {
+        Self::Qp { step, source }
+    }
+}
+
+impl From<Unavailable> for ConnectError {
+    fn from(unavailable: Unavailable) -> Self {
+        match unavailable {
+            Unavailable::Gone => Self::Device(DeviceError::Gone),
+            Unavailable::Closed => Self::Closed,
+        }
+    }
+}
+
+impl<const N: usize> Future for Connect<N> {
+    type Output = Result<Connection, ConnectError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        crate::builder::poll(this.config, this.run, ConnectConfig::run, cx)
+    }
+}
+
+impl<const N: usize> std::fmt::Debug for Connect<N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connect").field("config", &self.config).finish_non_exhaustive()
+    }
+}

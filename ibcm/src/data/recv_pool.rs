@@ -1,0 +1,98 @@
+//! Received buffers that their readers have given back.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+use ibdev::{Buf, BufHome, RecvWr};
+
+use super::queues::RECV_ID;
+use crate::proto::ConnHandle;
+use crate::shared::Shared;
+use crate::sync::lock;
+
+/// The home of a connection's receive buffers.
+///
+/// A buffer may be dropped anywhere, even by a device under its own locks, so coming home only puts it on the list.
+/// `recv` posts what is on the list; when few are left posted the driver is asked to, because nobody may be in `recv`.
+pub(crate) struct RecvPool {
+    returned: Mutex<VecDeque<RecvWr>>,
+    /// Receives that the device holds, as far as their completions have been seen.
+    posted: AtomicU32,
+    /// At so many posted the driver is asked.
+    low: u32,
+    closed: AtomicBool,
+    /// Whom to ask, and for which connection; unset as long as there is none.
+    driver: OnceLock<(Weak<Shared>, ConnHandle)>,
+}
+
+impl RecvPool {
+    /// For `count` buffers.
+    pub(crate) fn new(count: u32) -> Arc<Self> {
+        Arc::new(Self {
+            returned: Mutex::default(),
+            posted: AtomicU32::new(0),
+            low: count / 2,
+            closed: AtomicBool::new(false),
+            driver: OnceLock::new(),
+        })
+    }
+
+    /// From here on the driver posts what comes home, if nobody else does.
+    pub(crate) fn attach(&self, shared: &Arc<Shared>, conn: ConnHandle) {
+        // A second call would name the same connection.
+        let _ = self.driver.set((Arc::downgrade(shared), conn));
+    }
+
+    /// What came home since the last call.
+    pub(crate) fn take_returned(&self) -> VecDeque<RecvWr> {
+        std::mem::take(&mut *lock(&self.returned))
+    }
+
+    pub(crate) fn posted(&self) -> u32 {
+        self.posted.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add_posted(&self, n: u32) {
+        self.posted.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sub_posted(&self) {
+        self.posted.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Nothing is posted from here on; buffers that come home are freed.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        drop(self.take_returned());
+    }
+
+    /// A buffer of this pool, which comes back when it is dropped.
+    pub(crate) fn lend(self: &Arc<Self>, buf: Buf) -> Buf {
+        let pool: Arc<dyn BufHome> = self.clone();
+        let home: Weak<dyn BufHome> = Arc::downgrade(&pool);
+        buf.with_home(home)
+    }
+}
+
+impl BufHome for RecvPool {
+    fn give_back(&self, buf: Buf) {
+        if self.closed.load(Ordering::Acquire) {
+            return;
+        }
+        lock(&self.returned).push_back(RecvWr { id: RECV_ID, buf });
+        if self.posted() <= self.low
+            && let Some((shared, conn)) = self.driver.get()
+            && let Some(shared) = shared.upgrade()
+        {
+            shared.feed(*conn);
+        }
+    }
+}
+
+impl fmt::Debug for RecvPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecvPool").field("posted", &self.posted()).finish_non_exhaustive()
+    }
+}

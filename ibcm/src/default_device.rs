@@ -1,0 +1,137 @@
+//! Which device is meant when none is named.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use tokio::runtime::Id;
+
+use crate::device_spec::{DeviceSpec, Kind};
+use crate::error::{OpenError, UnusableDevice};
+use crate::hca::{Hca, WeakHca};
+use crate::open::{self, Options};
+use crate::sync::lock;
+
+/// The variable that names the default device.
+const VARIABLE: &str = "IBCM_DEVICE";
+
+/// Opens the default device, or gives the one that this runtime has open.
+pub(crate) async fn open(options: Options) -> Result<Hca, OpenError> {
+    shared(Key::Default, || choose(None), options).await
+}
+
+/// The device for a connection to this address: `IBCM_DEVICE`, else the one that owns the source address of the
+/// route.
+pub(crate) async fn for_route_to(dest: IpAddr) -> Result<Hca, OpenError> {
+    if named()?.is_some() {
+        return open(Options::default()).await;
+    }
+    match crate::route::source_to(dest) {
+        Some(source) => shared(Key::Address(source), || choose(Some(source)), Options::default()).await,
+        // Without a route the path to the peer will say what is wrong.
+        None => open(Options::default()).await,
+    }
+}
+
+/// What shares a device within a runtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Key {
+    Default,
+    Address(IpAddr),
+}
+
+/// One entry a runtime and key; its mutex lets one task open while others wait.
+type Entry = Arc<Mutex<WeakHca>>;
+
+fn registry() -> &'static Mutex<HashMap<(Id, Key), Entry>> {
+    static REGISTRY: OnceLock<Mutex<HashMap<(Id, Key), Entry>>> = OnceLock::new();
+    REGISTRY.get_or_init(Mutex::default)
+}
+
+/// Gives the HCA that is open under this key, or opens it.
+async fn shared(
+    key: Key,
+    choose: impl FnOnce() -> Result<Kind, OpenError>,
+    options: Options,
+) -> Result<Hca, OpenError> {
+    let runtime = tokio::runtime::Handle::try_current().map_err(|_| OpenError::NoRuntime)?.id();
+    let entry = {
+        let mut registry = lock(registry());
+        // Those of runtimes that have ended go with the first call of another one.
+        registry.retain(|(id, _), entry| {
+            *id == runtime || Arc::strong_count(entry) > 1 || lock(entry).is_alive()
+        });
+        Arc::clone(registry.entry((runtime, key)).or_default())
+    };
+    let mut open_hca = lock(&entry);
+    if let Some(hca) = open_hca.upgrade() {
+        return Ok(hca);
+    }
+    let hca = open::open(choose()?, options)?;
+    *open_hca = hca.downgrade();
+    Ok(hca)
+}
+
+/// What `IBCM_DEVICE` names.
+fn named() -> Result<Option<Kind>, OpenError> {
+    match std::env::var(VARIABLE) {
+        Ok(name) if !name.is_empty() => match DeviceSpec::from(name).0 {
+            Ok(kind) => Ok(Some(kind)),
+            Err(error) => Err(OpenError::Environment(error)),
+        },
+        _ => Ok(None),
+    }
+}
+
+/// The rule of the default device; `address` is the software HCA's, if it comes to that.
+fn choose(address: Option<IpAddr>) -> Result<Kind, OpenError> {
+    if let Some(kind) = named()? {
+        return Ok(kind);
+    }
+    let unusable = rdma_devices(Path::new("/sys/class/infiniband"));
+    if !unusable.is_empty() {
+        return Err(OpenError::NoneUsable { devices: unusable });
+    }
+    let kind = Kind::Soft(address.into_iter().collect());
+    tracing::info!(device = %kind, "no RDMA device on this machine: using a software HCA");
+    Ok(kind)
+}
+
+/// The machine's RDMA devices. This version can use none of them.
+fn rdma_devices(folder: &Path) -> Vec<UnusableDevice> {
+    let names = || -> io::Result<Vec<String>> {
+        let entries = std::fs::read_dir(folder)?;
+        let mut names: Vec<_> = entries
+            .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
+            .collect();
+        names.sort();
+        Ok(names)
+    };
+    let why = "this version of ibcm cannot use the machine's own RDMA devices yet";
+    names().unwrap_or_default().into_iter().map(|name| UnusableDevice { name, why }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_with_rdma_devices_lists_them_with_the_reason() {
+        let folder = std::env::temp_dir().join(format!("ibcm-default-device-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("mlx5_0")).unwrap();
+        std::fs::create_dir_all(folder.join("rxe0")).unwrap();
+        let devices = rdma_devices(&folder);
+        std::fs::remove_dir_all(&folder).unwrap();
+        let error = OpenError::NoneUsable { devices }.to_string();
+        assert!(error.contains("mlx5_0 (this version"), "{error}");
+        assert!(error.contains("rxe0 (this version"), "{error}");
+        assert!(error.contains("IBCM_DEVICE=soft"), "{error}");
+    }
+
+    #[test]
+    fn a_machine_without_rdma_devices_has_none() {
+        assert_eq!(rdma_devices(Path::new("/nonexistent")), []);
+    }
+}

@@ -1,0 +1,302 @@
+//! The task of one HCA: MADs, timers and events between the device and the engine.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use ibdev::{AgentSpec, Device, DeviceError, DeviceEvent, MadAgent, OutgoingMad, ReceivedMad};
+use tokio::time::Sleep;
+
+use crate::clock::now;
+use crate::incoming::Waiting;
+use crate::listener::Backlog;
+use crate::mad_trace::{self, Direction};
+use crate::proto::{Event, LocalPort};
+use crate::shared::{Engine, Phase, Shared};
+use crate::slot::Slot;
+
+/// Rounds in one poll before other tasks get a turn.
+const ROUNDS: usize = 16;
+/// MADs taken from one port in one round.
+const MADS_PER_ROUND: usize = 64;
+/// MADs that wait for one port's send window before the engine is asked for more.
+const TRANSMIT_QUEUE: usize = 128;
+
+/// Moves MADs, timers and events between a device and its engine. It posts receive buffers that came home, and never
+/// makes a slow device call.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    shared: Arc<Shared>,
+    device: Arc<dyn Device>,
+    ports: Vec<Port>,
+    /// When the engine wants to be called.
+    timer: Option<Instant>,
+    sleep: Pin<Box<Sleep>>,
+    received: Vec<ReceivedMad>,
+    routed: Routed,
+}
+
+/// The CM agent of one port.
+#[derive(Debug)]
+struct Port {
+    agent: Box<dyn MadAgent>,
+    queue: VecDeque<OutgoingMad>,
+}
+
+/// Events and whose they are.
+#[derive(Debug, Default)]
+struct Routed {
+    /// Requests; without a backlog if their listener is gone. They come before the events of the same connection.
+    requests: Vec<(Option<Arc<Backlog>>, Waiting)>,
+    events: Vec<(Arc<Slot>, Event)>,
+}
+
+/// The methods that a CM agent takes: Get, Set, Send.
+const METHODS: &[u8] = &[0x01, 0x02, 0x03];
+
+/// Opens the CM agent of each port of `device`, in their order.
+pub(crate) fn open_agents(device: &dyn Device) -> Result<Vec<Box<dyn MadAgent>>, DeviceError> {
+    (1..=device.attr().ports)
+        .map(|port| device.open_agent(AgentSpec { port, class: 0x07, class_version: 2, methods: METHODS }))
+        .collect()
+}
+
+/// The port as the engine wants to know it.
+pub(crate) fn local_port(device: &dyn Device, port: u8) -> Result<LocalPort, DeviceError> {
+    Ok(LocalPort::new(&device.port(port)?, device.gids(port)?, device.pkeys(port)?))
+}
+
+impl Driver {
+    pub(crate) fn new(shared: Arc<Shared>, device: Arc<dyn Device>, agents: Vec<Box<dyn MadAgent>>) -> Self {
+        let ports = agents.into_iter().map(|agent| Port { agent, queue: VecDeque::new() }).collect();
+        let sleep = Box::pin(tokio::time::sleep_until(now().into()));
+        Self { shared, device, ports, timer: None, sleep, received: Vec::new(), routed: Routed::default() }
+    }
+
+    /// One round; true if there may be more to do.
+    fn round(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut busy = self.device_events(cx);
+        busy |= self.receive(cx);
+        self.engine_round();
+        busy |= self.deliver();
+        busy |= self.feed();
+        busy | self.send(cx)
+    }
+
+    /// Whether the device was removed.
+    fn device_events(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut busy = false;
+        while let Poll::Ready(event) = self.device.poll_event(cx) {
+            busy = true;
+            tracing::debug!(hca = %self.shared.name, ?event, "device event");
+            match event {
+                DeviceEvent::CommEstablished(qpn) => self.shared.comm_established(qpn),
+                DeviceEvent::PortUp(port) | DeviceEvent::PortDown(port) | DeviceEvent::GidChange(port) => {
+                    match local_port(&*self.device, port) {
+                        Ok(port) => self.shared.engine().endpoint.update_port(port),
+                        Err(error) => {
+                            tracing::warn!(hca = %self.shared.name, port, %error, "port not readable");
+                        }
+                    }
+                }
+                DeviceEvent::QpError(qpn) => {
+                    let slots: Vec<_> = self.shared.engine().slots.values().cloned().collect();
+                    for slot in slots {
+                        slot.qp_error(&self.shared, qpn);
+                    }
+                }
+                DeviceEvent::Gone => {
+                    self.gone();
+                    return true;
+                }
+                _ => {}
+            }
+        }
+        busy
+    }
+
+    fn gone(&mut self) {
+        let mut engine = self.shared.engine();
+        if engine.phase != Phase::Gone {
+            engine.phase = Phase::Gone;
+            engine.endpoint.device_removed();
+        }
+    }
+
+    fn receive(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut gone = false;
+        for port in &mut self.ports {
+            if let Poll::Ready(Err(error)) = port.agent.poll_recv(cx, &mut self.received, MADS_PER_ROUND) {
+                tracing::debug!(hca = %self.shared.name, %error, "MAD agent");
+                gone = true;
+            }
+        }
+        if gone {
+            self.gone();
+            self.ports.clear();
+        }
+        gone || !self.received.is_empty()
+    }
+
+    /// What has come in goes to the engine, what the engine has goes out or is noted.
+    fn engine_round(&mut self) {
+        let now = now();
+        let mut engine = self.shared.engine();
+        let engine = &mut *engine;
+        for received in self.received.drain(..) {
+            mad_trace::mad(
+                &self.shared.name,
+                Direction::In,
+                received.from.grh.map(|grh| grh.dgid),
+                received.from.slid,
+                &received.mad,
+            );
+            engine.endpoint.handle_mad(now, &received.from, &received.mad);
+        }
+        if engine.endpoint.poll_timeout().is_some_and(|due| due <= now) {
+            engine.endpoint.handle_timeout(now);
+        }
+        while self.ports.iter().all(|port| port.queue.len() < TRANSMIT_QUEUE) {
+            let Some(out) = engine.endpoint.poll_transmit(now) else { break };
+            let av = &out.to.av;
+            mad_trace::mad(&self.shared.name, Direction::Out, av.grh.map(|grh| grh.dgid), av.dlid, &out.mad);
+            let port = usize::from(av.port).wrapping_sub(1);
+            match self.ports.get_mut(port) {
+                Some(port) => port.queue.push_back(out),
+                None => break,
+            }
+        }
+        while let Some(event) = engine.endpoint.poll_event() {
+            engine.route(event, &mut self.routed);
+        }
+        self.timer = engine.endpoint.poll_timeout();
+    }
+
+    /// Gives the events to those whom they concern; true if there were any.
+    fn deliver(&mut self) -> bool {
+        let Routed { requests, events } = &mut self.routed;
+        let busy = !requests.is_empty() || !events.is_empty();
+        for (backlog, waiting) in requests.drain(..) {
+            match backlog {
+                Some(backlog) => backlog.push(&self.shared, waiting),
+                None => self.shared.abort(&waiting.slot),
+            }
+        }
+        let mut released = false;
+        for (slot, event) in events.drain(..) {
+            released |= matches!(event, Event::Released { .. });
+            slot.apply(&self.shared, event);
+        }
+        if released && self.shared.is_idle() {
+            self.shared.parked.wake_all();
+        }
+        busy
+    }
+
+    /// Posts receive buffers that came home.
+    fn feed(&mut self) -> bool {
+        let hungry = self.shared.take_hungry();
+        for conn in &hungry {
+            let slot = self.shared.engine().slots.get(conn).cloned();
+            if let Some(slot) = slot {
+                slot.with(&self.shared, |state| {
+                    if let Some(queues) = &mut state.queues {
+                        queues.repost();
+                    }
+                });
+            }
+        }
+        !hungry.is_empty()
+    }
+
+    fn send(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut busy = false;
+        for port in &mut self.ports {
+            if port.queue.is_empty() {
+                continue;
+            }
+            let result = port.agent.send(&mut port.queue);
+            if let Err(error) = result {
+                tracing::debug!(hca = %self.shared.name, %error, "MADs not sent");
+                port.queue.clear();
+                continue;
+            }
+            // What did not fit waits for the window, and with it what the engine still has.
+            busy |= port.queue.is_empty() || port.agent.poll_ready(cx).is_ready();
+        }
+        busy
+    }
+
+    /// Whether everything is over.
+    fn is_done(&self) -> bool {
+        let engine = self.shared.engine();
+        let unused = engine.slots.is_empty() && engine.listeners.is_empty();
+        match engine.phase {
+            Phase::Open => false,
+            Phase::Gone => engine.slots.is_empty(),
+            _ => unused && self.ports.iter().all(|port| port.queue.is_empty()),
+        }
+    }
+}
+
+impl Engine {
+    /// Finds whose event this is.
+    fn route(&mut self, event: Event, routed: &mut Routed) {
+        let conn = event.conn();
+        match event {
+            Event::Request { listener, request, .. } => {
+                let service_id = request.req.service_id;
+                let slot = self.new_slot(conn, service_id, &request.path, None);
+                let backlog = self.listeners.get(&listener).cloned();
+                routed.requests.push((backlog, Waiting { slot, request }));
+            }
+            Event::Released { .. } => {
+                if let Some(slot) = self.slots.remove(&conn) {
+                    routed.events.push((slot, event));
+                }
+            }
+            _ => {
+                if let Some(slot) = self.slots.get(&conn) {
+                    routed.events.push((Arc::clone(slot), event));
+                }
+            }
+        }
+    }
+}
+
+impl Future for Driver {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        this.shared.driver_waker().register(cx.waker());
+        for _ in 0..ROUNDS {
+            if this.round(cx) {
+                continue;
+            }
+            if this.is_done() {
+                return Poll::Ready(());
+            }
+            let Some(timer) = this.timer else { return Poll::Pending };
+            if this.sleep.deadline() != timer.into() {
+                this.sleep.as_mut().reset(timer.into());
+            }
+            if this.sleep.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.ports.clear();
+        self.shared.closed();
+        tracing::debug!(hca = %self.shared.name, "closed");
+    }
+}

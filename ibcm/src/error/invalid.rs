@@ -1,0 +1,29 @@
+//! Values that the shell refuses itself.
+
+use std::time::Duration;
+
+use ibwire::PrivateDataTooLong;
+
+use crate::proto::{Invalid, Limit, Value};
+
+impl Invalid {
+    /// `value` is less than `least`.
+    pub(crate) const fn at_least(field: &'static str, value: u64, least: u64) -> Self {
+        Self::new(field, Value::Number(value), Limit::AtLeast(Value::Number(least)))
+    }
+
+    /// A time that has to be more than zero.
+    pub(crate) fn more_than_zero(field: &'static str, time: Duration) -> Result<(), Self> {
+        match time.is_zero() {
+            true => Err(Self::new(field, Value::Time(time), Limit::Must("more than zero"))),
+            false => Ok(()),
+        }
+    }
+}
+
+impl From<PrivateDataTooLong> for Invalid {
+    fn from(error: PrivateDataTooLong) -> Self {
+        let (len, max) = (error.len as u64, error.max as u64);
+        Self::new("private data length", Value::Number(len), Limit::AtMost(Value::Number(max)))
+    }
+}

@@ -1,0 +1,118 @@
+//! What can go wrong: one error per operation, what the wire said kept.
+
+mod accept;
+mod connect;
+mod invalid;
+mod listen;
+mod op;
+mod open;
+mod query;
+mod recv;
+mod rejection;
+
+pub use accept::AcceptError;
+pub use connect::{ConnectError, QpStep};
+pub use listen::ListenError;
+pub use op::{OpCause, OpError};
+pub use open::{OpenError, UnusableDevice};
+pub use query::QueryError;
+pub use recv::RecvError;
+
+use std::io;
+
+use crate::proto::Invalid;
+
+/// Any error of this crate, for tasks that do several things.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A device could not be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// Listening failed.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// A request could not be accepted.
+    #[error(transparent)]
+    Accept(#[from] AcceptError),
+    /// A connection could not be made.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// A path could not be found.
+    #[error(transparent)]
+    Query(#[from] QueryError),
+    /// Receiving failed.
+    #[error(transparent)]
+    Recv(#[from] RecvError),
+    /// A send operation failed.
+    #[error(transparent)]
+    Op(#[from] OpError),
+    /// A value is out of range.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// A device refused.
+    #[error(transparent)]
+    Device(#[from] ibdev::DeviceError),
+    /// The HCA was closed or its runtime ended.
+    #[error("the HCA is closed")]
+    Closed,
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        let kind = match &error {
+            Error::Open(e) => e.io_kind(),
+            Error::Listen(e) => e.io_kind(),
+            Error::Accept(e) => e.io_kind(),
+            Error::Connect(e) => e.io_kind(),
+            Error::Query(e) => e.io_kind(),
+            Error::Recv(e) => e.io_kind(),
+            Error::Op(e) => e.io_kind(),
+            Error::Invalid(_) => io::ErrorKind::InvalidInput,
+            Error::Device(e) => device_io_kind(e),
+            Error::Closed => io::ErrorKind::NotConnected,
+        };
+        Self::new(kind, error)
+    }
+}
+
+impl From<ibwire::PrivateDataTooLong> for Error {
+    fn from(error: ibwire::PrivateDataTooLong) -> Self {
+        Self::Invalid(error.into())
+    }
+}
+
+/// Converts each error into [`io::Error`] with the kind that fits.
+macro_rules! into_io {
+    ($($error:ty),*) => {
+        $(impl From<$error> for io::Error {
+            fn from(error: $error) -> Self {
+                Self::new(error.io_kind(), error)
+            }
+        })*
+    };
+}
+
+into_io!(OpenError, ListenError, AcceptError, ConnectError, QueryError, RecvError, OpError);
+
+impl From<Invalid> for io::Error {
+    fn from(error: Invalid) -> Self {
+        Self::new(io::ErrorKind::InvalidInput, error)
+    }
+}
+
+fn device_io_kind(error: &ibdev::DeviceError) -> io::ErrorKind {
+    use ibdev::DeviceError as E;
+    match error {
+        E::Gone => io::ErrorKind::NotConnected,
+        E::InUse { .. } => io::ErrorKind::AddrInUse,
+        E::Limit { .. } => io::ErrorKind::InvalidInput,
+        E::Permission { .. } => io::ErrorKind::PermissionDenied,
+        E::Unsupported { .. } => io::ErrorKind::Unsupported,
+        E::Os { error, .. } => error.kind(),
+        _ => io::ErrorKind::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,48 @@
+//! Why a send operation failed.
+
+use std::io;
+
+use ibdev::{Buf, DeviceError, Status};
+
+use super::device_io_kind;
+use crate::proto::Invalid;
+
+/// Why an operation on a connection failed. The buffer comes back.
+#[derive(Debug, thiserror::Error)]
+#[error("{cause}")]
+#[non_exhaustive]
+pub struct OpError {
+    /// Why.
+    pub cause: OpCause,
+    /// The buffer that was given; none if the operation copies, or if its QP was destroyed with the buffer in it.
+    pub buf: Option<Buf>,
+}
+
+/// The cause of an [`OpError`].
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpCause {
+    /// The operation was posted and failed; the connection is broken.
+    #[error("the operation failed: {0}")]
+    Status(Status),
+    /// A value is out of range; nothing was posted and the connection goes on.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// The connection is closed, by either side.
+    #[error("the connection is closed")]
+    Closed,
+    /// The device failed or is gone.
+    #[error("device: {0}")]
+    Device(DeviceError),
+}
+
+impl OpError {
+    pub(crate) fn io_kind(&self) -> io::ErrorKind {
+        match &self.cause {
+            OpCause::Device(error) => device_io_kind(error),
+            OpCause::Status(_) => io::ErrorKind::ConnectionReset,
+            OpCause::Invalid(_) => io::ErrorKind::InvalidInput,
+            OpCause::Closed => io::ErrorKind::BrokenPipe,
+        }
+    }
+}

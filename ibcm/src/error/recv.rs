@@ -1,0 +1,29 @@
+//! Why nothing more will be received.
+
+use std::io;
+
+use ibdev::Status;
+
+/// Why [`Connection::recv`](crate::Connection::recv) failed. A peer that disconnects is not an error: that is `Ok(None)`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecvError {
+    /// This side has disconnected, the HCA was closed, or the runtime ended.
+    #[error("the connection is closed")]
+    Closed,
+    /// The connection broke: an operation failed.
+    #[error("the connection broke: {0}")]
+    Broken(Status),
+    /// The device was removed.
+    #[error("the device is gone")]
+    Gone,
+}
+
+impl RecvError {
+    pub(crate) fn io_kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Closed | Self::Gone => io::ErrorKind::NotConnected,
+            Self::Broken(_) => io::ErrorKind::ConnectionReset,
+        }
+    }
+}

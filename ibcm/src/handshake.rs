@@ -1,0 +1,129 @@
+//! The steps of a handshake between the engine and the task that moves the queue pair.
+//!
+//! The engine stops where a queue pair has to be moved: before the REP, before the RTU. These are the waits in between
+//! and the guard that ends a handshake which nobody pursues any more.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use crate::parked::Ticket;
+use crate::proto::message::Rep;
+use crate::shared::Shared;
+use crate::slot::{End, Slot, SlotState};
+
+/// A connection that is being made. Dropped, it is given up: REJ 4 if a REQ is out, REJ 28 if an answer is owed, the
+/// whole DREQ exchange if it is established.
+#[derive(Debug)]
+pub(crate) struct Handshake {
+    shared: Arc<Shared>,
+    /// `None` once it is a connection, or answered.
+    slot: Option<Arc<Slot>>,
+}
+
+impl Handshake {
+    pub(crate) fn new(shared: Arc<Shared>, slot: Arc<Slot>) -> Self {
+        Self { shared, slot: Some(slot) }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(crate) fn slot(&self) -> &Arc<Slot> {
+        self.slot.as_ref().expect("it is taken only by value")
+    }
+
+    /// It has become a connection, whose drop takes over.
+    pub(crate) fn finish(mut self) -> (Arc<Shared>, Arc<Slot>) {
+        let slot = self.slot.take().expect("it is taken only by value");
+        (Arc::clone(&self.shared), slot)
+    }
+
+    /// Waits for the REP, or for the end.
+    pub(crate) async fn reply(&self) -> Result<Box<Rep>, End> {
+        self.until(|state| state.reply.take()).await
+    }
+
+    /// Waits until both sides may send, or for the end.
+    pub(crate) async fn established(&self) -> Result<(), End> {
+        self.until(|state| state.established.then_some(())).await
+    }
+
+    async fn until<T>(&self, mut done: impl FnMut(&mut SlotState) -> Option<T>) -> Result<T, End> {
+        wait(&self.shared, self.slot(), move |state| match done(state) {
+            Some(value) => Some(Ok(value)),
+            None => state.end.clone().map(Err),
+        })
+        .await
+    }
+}
+
+impl Drop for Handshake {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            self.shared.abort(&slot);
+        }
+    }
+}
+
+/// Waits until `done` has a value. It is asked again after each event of the connection and each completion.
+pub(crate) async fn wait<T>(
+    shared: &Arc<Shared>,
+    slot: &Arc<Slot>,
+    mut done: impl FnMut(&mut SlotState) -> Option<T>,
+) -> T {
+    let mut ticket = Ticket::new(&slot.parked);
+    poll_fn(|cx| poll_slot(shared, slot, &mut ticket, cx, &mut done)).await
+}
+
+/// Looks whether `done` has a value; if not, registers the task for events and completions.
+pub(crate) fn poll_slot<T>(
+    shared: &Shared,
+    slot: &Slot,
+    ticket: &mut Ticket,
+    cx: &Context<'_>,
+    done: &mut impl FnMut(&mut SlotState) -> Option<T>,
+) -> Poll<T> {
+    // Once without being registered, which costs less; once more behind the registration, so that nothing is missed.
+    for registered in [false, true] {
+        if registered {
+            ticket.park(cx);
+        }
+        let found = slot.with(shared, |state| {
+            loop {
+                let more = state.queues.as_mut().is_some_and(|queues| queues.poll().is_ready());
+                let found = done(state);
+                if found.is_some() || !more {
+                    break found;
+                }
+            }
+        });
+        if let Some(value) = found {
+            return Poll::Ready(value);
+        }
+    }
+    Poll::Pending
+}
+
+/// Runs `step` until `deadline`; the error is how long it was tried.
+pub(crate) async fn before<T>(
+    started: Instant,
+    deadline: Option<Instant>,
+    step: impl Future<Output = T>,
+) -> Result<T, Duration> {
+    let Some(deadline) = deadline else { return Ok(step.await) };
+    let elapsed = |_| deadline.saturating_duration_since(started);
+    tokio::time::timeout_at(deadline.into(), step).await.map_err(elapsed)
+}
+
+/// Waits for a condition of the HCA.
+pub(crate) async fn until(parked: &Arc<crate::parked::Parked>, mut done: impl FnMut() -> bool) {
+    let mut ticket = Ticket::new(parked);
+    poll_fn(|cx| {
+        ticket.park(cx);
+        if done() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}

@@ -1,0 +1,193 @@
+//! A handle on an open HCA.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use ibdev::Buf;
+use ibwire::Gid;
+
+use crate::device_spec::DeviceSpec;
+use crate::error::Error;
+use crate::handshake;
+use crate::open::Open;
+use crate::path::{Origin, PathBuilder};
+use crate::port::{Port, first_gid};
+use crate::shared::{Phase, Shared, Unavailable};
+use crate::stats::Stats;
+
+/// An open HCA (host channel adapter): the device, its connection manager and all their connections.
+///
+/// A cheap handle; clones are the same HCA. When the last one is dropped, [`Listener`](crate::Listener), [`Port`] and [`Path`](crate::Path) being handles too, it closes
+/// as soon as its last connection has ended. When the runtime ends, all ends at once.
+#[derive(Clone)]
+pub struct Hca(Arc<Handle>);
+
+/// Dropped with the last handle.
+struct Handle {
+    shared: Arc<Shared>,
+}
+
+/// An HCA that is not kept open by it.
+#[derive(Default)]
+pub(crate) struct WeakHca(Weak<Handle>);
+
+impl WeakHca {
+    /// The HCA, if it is still open.
+    pub(crate) fn upgrade(&self) -> Option<Hca> {
+        let handle = self.0.upgrade()?;
+        let open = handle.shared.device().is_ok();
+        open.then_some(Hca(handle))
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+}
+
+impl fmt::Debug for WeakHca {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WeakHca(alive: {})", self.is_alive())
+    }
+}
+
+impl Hca {
+    /// Opens a device: `"soft"` is a software HCA on a free address 127.0.0.N; see [`DeviceSpec`] for the other names.
+    ///
+    /// ```
+    /// # use ibcm::Hca;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let hca = Hca::open("soft").await?;
+    /// println!("{} at {}", hca.name(), hca.gid());
+    /// hca.close().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn open(device: impl Into<DeviceSpec>) -> Open {
+        Open::named(device.into())
+    }
+
+    /// Opens the device that is meant when none is named: the one in `IBCM_DEVICE`; else the machine's only RDMA device; a software
+    /// HCA on loopback only if the machine has no RDMA device at all.
+    ///
+    /// It is shared within a tokio runtime: as long as a handle lives, the next call gives the same HCA, and the
+    /// settings of [`Open`] count for the call that opens it.
+    pub fn open_default() -> Open {
+        Open::default_device()
+    }
+
+    pub(crate) fn from_shared(shared: Arc<Shared>) -> Self {
+        Self(Arc::new(Handle { shared }))
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0.shared
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakHca {
+        WeakHca(Arc::downgrade(&self.0))
+    }
+
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0.shared, &other.0.shared)
+    }
+
+    /// The device's name.
+    pub fn name(&self) -> &str {
+        &self.0.shared.name
+    }
+
+    /// How peers dial this HCA: the GID of its first active port, or of its first port if none is active.
+    pub fn gid(&self) -> Gid {
+        let engine = self.shared().engine();
+        let ports = &engine.endpoint.local_ca().ports;
+        let port = ports.iter().find(|port| port.active).or(ports.first());
+        port.map_or(Gid::UNSPECIFIED, first_gid)
+    }
+
+    /// Its ports.
+    pub fn ports(&self) -> Vec<Port> {
+        let numbers: Vec<u8> =
+            self.shared().engine().endpoint.local_ca().ports.iter().map(|port| port.number).collect();
+        numbers.into_iter().map(|number| Port::new(self.clone(), number)).collect()
+    }
+
+    /// The port with this number, from 1.
+    pub fn port(&self, number: u8) -> Option<Port> {
+        let known = self.shared().engine().endpoint.local_ca().port(number).is_some();
+        known.then(|| Port::new(self.clone(), number))
+    }
+
+    pub(crate) fn owns_gid(&self, gid: Gid) -> bool {
+        self.shared().engine().endpoint.local_ca().ports.iter().any(|port| port.gid_index(gid).is_some())
+    }
+
+    /// Finds a path to the port with this GID, from the first port that has one.
+    pub fn path_to(&self, dgid: Gid) -> PathBuilder {
+        PathBuilder::new(Origin::Any(self.ports()), dgid)
+    }
+
+    /// Allocates a buffer of `len` zero bytes that this device can send from and receive into.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    ///
+    /// # Cancel safety
+    /// Dropped, nothing is left behind.
+    pub async fn alloc(&self, len: usize) -> Result<Buf, Error> {
+        let device = self.shared().device()?;
+        let mut bufs = device.alloc(1, len).await?;
+        bufs.pop().ok_or(Error::Device(ibdev::DeviceError::Unsupported { what: "one buffer" }))
+    }
+
+    /// Its counters at this moment.
+    pub fn stats(&self) -> Stats {
+        let shared = self.shared();
+        let (cm, device) = {
+            let engine = shared.engine();
+            (engine.endpoint.stats(), engine.raw_device().cloned())
+        };
+        let device = device.map(|device| device.counters()).unwrap_or_default();
+        Stats::new(cm, shared.counters.named(), device)
+    }
+
+    /// Waits until no request, connection or TimeWait is left. Listeners may stay.
+    ///
+    /// # Cancel safety
+    /// A dropped future has no effect.
+    pub async fn wait_idle(&self) {
+        handshake::until(&self.shared().parked, || self.shared().is_idle()).await;
+    }
+
+    /// Closes: listeners take nothing more, requests that are undecided are rejected, connections are disconnected, and when the last
+    /// TimeWait is over the device is closed. All handles answer `Closed` then. May be repeated.
+    ///
+    /// # Cancel safety
+    /// Once polled, it goes on in the background.
+    pub async fn close(&self) {
+        self.shared().close();
+        let over = || matches!(self.shared().engine().phase, Phase::Closed | Phase::Gone);
+        handshake::until(&self.shared().parked, over).await;
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.abandon();
+    }
+}
+
+impl fmt::Debug for Hca {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Hca({})", self.name())
+    }
+}
+
+impl From<Unavailable> for Error {
+    fn from(unavailable: Unavailable) -> Self {
+        match unavailable {
+            Unavailable::Gone => Self::Device(ibdev::DeviceError::Gone),
+            Unavailable::Closed => Self::Closed,
+        }
+    }
+}

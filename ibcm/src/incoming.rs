@@ -1,0 +1,135 @@
+//! A request that arrived and waits for a decision.
+
+use std::sync::Arc;
+
+use crate::accept::Accept;
+use crate::clock::now;
+use crate::peer::Peer;
+use crate::proto::message::{IpHeader, Req};
+use crate::proto::{Reject, Request};
+use crate::shared::Shared;
+use crate::slot::Slot;
+use ibwire::ServiceId;
+
+/// A request in a listener's backlog.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) slot: Arc<Slot>,
+    pub(crate) request: Box<Request>,
+}
+
+impl Waiting {
+    /// Answers with a REJ. A peer that has withdrawn needs none.
+    pub(crate) fn reject(self, shared: &Arc<Shared>, reject: Reject) {
+        let _span = self.slot.span.enter();
+        tracing::debug!(reason = %reject.reason, "rejected");
+        let result = shared.command(|engine| engine.endpoint.reject(now(), self.slot.handle, reject));
+        if let Err(error) = result {
+            tracing::debug!(%error, "no rejection sent");
+        }
+        self.slot.end(shared, crate::slot::End::Closed);
+    }
+}
+
+/// A peer's request for a connection.
+///
+/// It is answered by moving it: [`accept`](Self::accept) or [`reject`](Self::reject). Dropped, it is rejected with reason 28. While it
+/// is undecided the peer is kept patient by MRAs.
+///
+/// ```
+/// # use ibcm::{ConnectError, Connection, Hca, Listener, RejReason, Reject, ServiceId};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (hca, sid) = (Hca::open("soft").await?, ServiceId::new(0x1000_0000_0000_0001));
+/// # let listener = Listener::bind(sid).device(&hca).await?;
+/// # let path = hca.path_to(hca.gid()).service_id(sid).await?;
+/// # let dialing = tokio::spawn(async move { Connection::connect(path).private_data(b"v1").await });
+/// let request = listener.accept().await?;
+/// assert_eq!(&request.private_data()[..2], b"v1");
+/// request.reject(Reject::new(RejReason::CONSUMER).private_data(b"v2 is needed"));
+/// # let Err(ConnectError::Rejected(no)) = dialing.await? else { return Err("not rejected".into()) };
+/// assert_eq!(no.private_data.trimmed(), b"v2 is needed");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "dropped, the request is rejected"]
+pub struct IncomingRequest {
+    shared: Arc<Shared>,
+    /// `None` once it is answered.
+    waiting: Option<Waiting>,
+    peer: Peer,
+    service_id: ServiceId,
+    ip: Option<IpHeader>,
+}
+
+impl IncomingRequest {
+    pub(crate) fn new(shared: Arc<Shared>, waiting: Waiting, ip: Option<IpHeader>) -> Self {
+        let req = &waiting.request.req;
+        let peer = Peer {
+            gid: waiting.request.path.record.dgid,
+            lid: waiting.request.path.record.dlid,
+            ca_guid: req.local_ca_guid,
+            qpn: req.local_qpn,
+            comm_id: req.local_comm_id,
+        };
+        let service_id = req.service_id;
+        Self { shared, waiting: Some(waiting), peer, service_id, ip }
+    }
+
+    fn waiting(&self) -> &Waiting {
+        self.waiting.as_ref().expect("it is answered only by moving it")
+    }
+
+    /// What the peer's program sent along, zero-padded: 92 bytes, or the 56 behind the IP header of a request that is
+    /// addressed by IP.
+    pub fn private_data(&self) -> &[u8] {
+        let area = self.req().private_data.as_bytes();
+        match self.ip {
+            Some(_) => &area[IpHeader::LEN..],
+            None => area,
+        }
+    }
+
+    /// The whole request as it came.
+    pub fn req(&self) -> &Req {
+        &self.waiting().request.req
+    }
+
+    /// Who asks.
+    pub fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    /// The service ID that it asks for.
+    pub fn service_id(&self) -> ServiceId {
+        self.service_id
+    }
+
+    /// The IP addresses and ports of a request that came to [`Listener::bind_ip`](crate::Listener::bind_ip).
+    pub fn ip(&self) -> Option<&IpHeader> {
+        self.ip.as_ref()
+    }
+
+    /// Accepts: a REP goes out, and the connection is there when the RTU or the peer's first data has come.
+    pub fn accept(mut self) -> Accept {
+        let waiting = self.waiting.take().expect("it is answered only by moving it");
+        Accept::new(Arc::clone(&self.shared), waiting, self.peer, self.service_id, self.ip.is_some())
+    }
+
+    /// Rejects. The same REJ meets the peer's repetitions for a while. A peer that has withdrawn meanwhile is told
+    /// nothing.
+    pub fn reject(mut self, reject: impl Into<Reject>) {
+        if let Some(waiting) = self.waiting.take() {
+            waiting.reject(&self.shared, reject.into());
+        }
+    }
+}
+
+impl Drop for IncomingRequest {
+    fn drop(&mut self) {
+        if let Some(waiting) = self.waiting.take() {
+            waiting.reject(&self.shared, Reject::new(ibwire::RejReason::CONSUMER));
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! The passive side: a service to which peers connect.
+
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+
+use futures::future::BoxFuture;
+use ibwire::{Gid, RejReason, ServiceId};
+use pin_project::pin_project;
+
+use crate::error::ListenError;
+use crate::hca::Hca;
+use crate::incoming::{IncomingRequest, Waiting};
+use crate::parked::{Parked, Ticket};
+use crate::proto::message::IpHeader;
+use crate::proto::{self, Invalid, ListenerId, Reject};
+use crate::shared::{Counters, Shared, Unavailable};
+use crate::sync::lock;
+
+/// A service that peers can connect to.
+///
+/// ```
+/// # use ibcm::{Connection, Hca, Listener, ServiceId};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (hca, sid) = (Hca::open("soft").await?, ServiceId::new(0x1000_0000_0000_0001));
+/// let listener = Listener::bind(sid).device(&hca).await?;
+/// let path = hca.path_to(hca.gid()).service_id(sid).await?;
+/// let dialing = tokio::spawn(async move { Connection::connect(path).await });
+/// let conn = listener.accept().await?.accept().await?;
+/// conn.disconnect().await;
+/// # dialing.await??;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Dropped, it frees the service ID at once; requests that wait are rejected with reason 28, those that were handed
+/// out live on.
+#[derive(Debug)]
+pub struct Listener {
+    hca: Hca,
+    id: ListenerId,
+    backlog: Arc<Backlog>,
+    local_addr: Option<SocketAddr>,
+}
+
+impl Listener {
+    /// Listens on a service ID, on the default HCA unless [`Bind::device`] names one.
+    pub fn bind(service_id: ServiceId) -> Bind {
+        Bind::new(Target::Service(service_id))
+    }
+
+    /// Listens on an IP address and port, as librdmacm does for port space TCP: what a peer reaches with
+    /// [`Connection::connect_ip`](crate::Connection::connect_ip) or `rdma_connect`. `0.0.0.0` and `::` are every address of the HCA.
+    ///
+    /// ```
+    /// # use ibcm::{Connection, Hca, Listener};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (server, client) = (Hca::open("soft").await?, Hca::open("soft").await?);
+    /// let listener = Listener::bind_ip(([0, 0, 0, 0], 7174)).device(&server).await?;
+    /// let dialing = Connection::connect_ip((server.gid().to_ip(), 7174)).device(&client);
+    /// let dialing = tokio::spawn(dialing.private_data(b"hello"));
+    /// let request = listener.accept().await?;
+    /// assert_eq!(request.ip().map(|ip| ip.source().ip()), Some(client.gid().to_ip()));
+    /// assert_eq!(&request.private_data()[..5], b"hello"); // behind the IP header
+    /// request.accept().await?;
+    /// # dialing.await??;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn bind_ip(address: impl Into<SocketAddr>) -> Bind {
+        Bind::new(Target::Ip(address.into()))
+    }
+
+    /// The next request.
+    ///
+    /// # Errors
+    /// [`ListenError::Closed`] or [`ListenError::Device`]: the listener is dead. What one peer does wrong is not an error
+    /// here.
+    ///
+    /// # Cancel safety
+    /// A dropped future loses no request: the next call has it.
+    pub async fn accept(&self) -> Result<IncomingRequest, ListenError> {
+        let mut ticket = Ticket::new(&self.backlog.parked);
+        let waiting = poll_fn(|cx| {
+            ticket.park(cx);
+            self.backlog.pop(self.hca.shared())
+        });
+        match waiting.await {
+            Some((waiting, ip)) => Ok(IncomingRequest::new(Arc::clone(self.hca.shared()), waiting, ip)),
+            None => Err(self.dead()),
+        }
+    }
+
+    fn dead(&self) -> ListenError {
+        self.hca.shared().device().err().map_or(ListenError::Closed, ListenError::from)
+    }
+
+    /// Takes no more requests; those that wait are rejected with reason 28. Other tasks in [`Listener::accept`] get
+    /// [`ListenError::Closed`]. May be repeated.
+    ///
+    /// # Cancel safety
+    /// It acts when first polled and does not wait.
+    pub async fn close(&self) {
+        self.shut();
+    }
+
+    fn shut(&self) {
+        let shared = self.hca.shared();
+        let known = shared.command(|engine| {
+            engine.endpoint.unlisten(self.id);
+            engine.listeners.remove(&self.id)
+        });
+        if let Some(backlog) = known {
+            backlog.close(shared);
+        }
+    }
+
+    /// The service ID that it is bound to.
+    pub fn service_id(&self) -> ServiceId {
+        self.backlog.service_id
+    }
+
+    /// The address of a listener made by [`Listener::bind_ip`].
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.local_addr
+    }
+
+    /// The HCA that it listens on.
+    pub fn hca(&self) -> &Hca {
+        &self.hca
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.shut();
+    }
+}
+
+/// Requests that wait to be taken. Its length is bounded by the engine's backlog.
+#[derive(Debug)]
+pub(crate) struct Backlog {
+    service_id: ServiceId,
+    /// Whether requests carry the IP header.
+    by_ip: bool,
+    pub(crate) parked: Arc<Parked>,
+    state: Mutex<BacklogState>,
+}
+
+#[derive(Debug, Default)]
+struct BacklogState {
+    queue: VecDeque<(Waiting, Option<IpHeader>)>,
+    closed: bool,
+}
+
+impl Backlog {
+    /// A request arrived.
+    pub(crate) fn push(&self, shared: &Arc<Shared>, waiting: Waiting) {
+        let ip = match self.by_ip.then(|| IpHeader::split(&waiting.request.req.private_data)) {
+            None => None,
+            Some(Ok((header, _))) => Some(header),
+            Some(Err(error)) => {
+                waiting.slot.span.in_scope(|| tracing::debug!(%error, "request without a proper IP header"));
+                Counters::add(&shared.counters.requests_malformed, 1);
+                return waiting.reject(shared, Reject::new(RejReason::CONSUMER));
+            }
+        };
+        let mut state = lock(&self.state);
+        if state.closed {
+            drop(state);
+            return shared.abort(&waiting.slot);
+        }
+        state.queue.push_back((waiting, ip));
+        drop(state);
+        self.parked.wake_all();
+    }
+
+    /// The oldest request that its peer has not withdrawn; `None` when closed.
+    fn pop(&self, shared: &Shared) -> Poll<Option<(Waiting, Option<IpHeader>)>> {
+        let mut withdrawn = Vec::new();
+        let mut state = lock(&self.state);
+        let found = loop {
+            match state.queue.pop_front() {
+                Some((waiting, ip)) => {
+                    if waiting.slot.with(shared, |slot| slot.end.is_none()) {
+                        break Poll::Ready(Some((waiting, ip)));
+                    }
+                    withdrawn.push(waiting);
+                }
+                None if state.closed => break Poll::Ready(None),
+                None => break Poll::Pending,
+            }
+        };
+        drop(state);
+        Counters::add(&shared.counters.requests_withdrawn, withdrawn.len() as u64);
+        found
+    }
+
+    /// Rejects what waits and wakes those who wait for more.
+    pub(crate) fn close(&self, shared: &Arc<Shared>) {
+        let queue = {
+            let mut state = lock(&self.state);
+            state.closed = true;
+            std::mem::take(&mut state.queue)
+        };
+        for (waiting, _) in queue {
+            waiting.reject(shared, Reject::new(RejReason::CONSUMER));
+        }
+        self.parked.wake_all();
+    }
+}
+
+/// Where to listen: a builder that is itself the future of the [`Listener`].
+///
+/// # Cancel safety
+/// Dropped, nothing is bound.
+#[pin_project(!Unpin)]
+#[must_use = "nothing is bound before it is awaited"]
+pub struct Bind {
+    config: Option<BindConfig>,
+    run: Option<BoxFuture<'static, Result<Listener, ListenError>>>,
+}
+
+#[derive(Debug, Clone)]
+struct BindConfig {
+    target: Target,
+    device: Option<Hca>,
+    port: Option<u8>,
+    local_gid: Option<Gid>,
+    backlog: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Target {
+    Service(ServiceId),
+    Ip(SocketAddr),
+}
+
+impl Bind {
+    fn new(target: Target) -> Self {
+        let config = BindConfig { target, device: None, port: None, local_gid: None, backlog: 128 };
+        Self { config: Some(config), run: None }
+    }
+
+    fn set(mut self, f: impl FnOnce(&mut BindConfig)) -> Self {
+        if let Some(config) = &mut self.config {
+            f(config);
+        }
+        self
+    }
+
+    /// Listens on this HCA instead of the default one.
+    pub fn device(self, hca: &Hca) -> Self {
+        self.set(|config| config.device = Some(hca.clone()))
+    }
+
+    /// Takes only requests that ask for this port, from 1. Default: every port.
+    pub fn port(self, port: u8) -> Self {
+        self.set(|config| config.port = Some(port))
+    }
+
+    /// Takes only requests that ask for this GID. Default: every GID of the HCA.
+    pub fn local_gid(self, gid: Gid) -> Self {
+        self.set(|config| config.local_gid = Some(gid))
+    }
+
+    /// How many requests may be undecided at once, in the program's hands and waiting for it; the next one is
+    /// dropped, and its peer repeats it. At least 1, default 128.
+    pub fn backlog(self, requests: usize) -> Self {
+        self.set(|config| config.backlog = requests)
+    }
+}
+
+impl BindConfig {
+    async fn run(self) -> Result<Listener, ListenError> {
+        let hca = match self.device {
+            Some(hca) => hca,
+            None => Hca::open_default().await?,
+        };
+        let (service_id, by_ip, local_gid) = match self.target {
+            Target::Service(service_id) => (service_id, false, self.local_gid),
+            Target::Ip(address) => {
+                if address.port() == 0 {
+                    return Err(Invalid::at_least("IP port", 0, 1).into());
+                }
+                let gid = match address.ip() {
+                    ip if ip.is_unspecified() => self.local_gid,
+                    ip => Some(Gid::from_ip(ip)),
+                };
+                (ServiceId::tcp_port(address.port()), true, gid)
+            }
+        };
+        if let (Target::Ip(address), Some(gid)) = (self.target, local_gid)
+            && !hca.owns_gid(gid)
+        {
+            return Err(ListenError::AddressNotLocal { address: address.ip() });
+        }
+        let mut listen = proto::Listen::new(service_id);
+        listen.port = self.port;
+        listen.local_gid = local_gid;
+        listen.backlog = self.backlog;
+        let backlog =
+            Arc::new(Backlog { service_id, by_ip, parked: Arc::default(), state: Mutex::default() });
+        let id = hca.shared().command(|engine| {
+            engine.device().map_err(ListenError::from)?;
+            let id = engine.endpoint.listen(listen).map_err(|error| match error {
+                proto::ListenError::AddrInUse => ListenError::InUse { service_id },
+                proto::ListenError::Invalid(invalid) => invalid.into(),
+                proto::ListenError::DeviceRemoved => ibdev::DeviceError::Gone.into(),
+            })?;
+            engine.listeners.insert(id, Arc::clone(&backlog));
+            Ok::<_, ListenError>(id)
+        })?;
+        let local_addr = match self.target {
+            Target::Ip(address) => Some(address),
+            Target::Service(_) => None,
+        };
+        Ok(Listener { hca, id, backlog, local_addr })
+    }
+}
+
+impl std::fmt::Debug for Bind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bind").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Future for Bind {
+    type Output = Result<Listener, ListenError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        crate::builder::poll(this.config, this.run, BindConfig::run, cx)
+    }
+}
+
+impl From<Unavailable> for ListenError {
+    fn from(unavailable: Unavailable) -> Self {
+        match unavailable {
+            Unavailable::Gone => Self::Device(ibdev::DeviceError::Gone),
+            Unavailable::Closed => Self::Closed,
+        }
+    }
+}

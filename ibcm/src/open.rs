@@ -1,0 +1,190 @@
+//! Opening an HCA.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+
+use futures::future::BoxFuture;
+use ibdev::{Device, DeviceError};
+use pin_project::pin_project;
+use rand::rngs::{ChaCha8Rng, SysRng};
+use rand::{RngExt, SeedableRng, TryRng};
+
+use crate::default_device;
+use crate::device_spec::{DeviceSpec, Kind};
+use crate::driver::{Driver, local_port, open_agents};
+use crate::error::OpenError;
+use crate::hca::Hca;
+use crate::proto::{Config, Endpoint, LocalCa};
+use crate::shared::{FIRST_DYNAMIC_PORT, Shared};
+
+/// How to open an HCA: a builder that is itself the future of the [`Hca`].
+///
+/// # Cancel safety
+/// Dropped, nothing is open.
+#[pin_project(!Unpin)]
+#[must_use = "nothing is opened before it is awaited"]
+pub struct Open {
+    config: Option<OpenConfig>,
+    run: Option<BoxFuture<'static, Result<Hca, OpenError>>>,
+}
+
+#[derive(Debug, Clone)]
+struct OpenConfig {
+    /// `None`: the default device.
+    device: Option<DeviceSpec>,
+    options: Options,
+}
+
+/// What is set besides the device.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Options {
+    config: Config,
+    pcap: Option<PathBuf>,
+    rng_seed: Option<[u8; 32]>,
+}
+
+impl Open {
+    pub(crate) fn named(device: DeviceSpec) -> Self {
+        Self::new(Some(device))
+    }
+
+    pub(crate) fn default_device() -> Self {
+        Self::new(None)
+    }
+
+    fn new(device: Option<DeviceSpec>) -> Self {
+        Self { config: Some(OpenConfig { device, options: Options::default() }), run: None }
+    }
+
+    fn set(mut self, f: impl FnOnce(&mut Options)) -> Self {
+        if let Some(config) = &mut self.config {
+            f(&mut config.options);
+        }
+        self
+    }
+
+    /// Bounds and habits of the connection manager.
+    pub fn config(self, config: Config) -> Self {
+        self.set(|options| options.config = config)
+    }
+
+    /// Writes every packet of a software HCA to this file, for Wireshark. A device of a [`sim::Subnet`](crate::sim::Subnet) has no file of its own:
+    /// use [`Subnet::write_pcap`](crate::sim::Subnet::write_pcap).
+    pub fn pcap(self, file: impl Into<PathBuf>) -> Self {
+        self.set(|options| options.pcap = Some(file.into()))
+    }
+
+    /// The seed of communication IDs, PSNs and all else that is random. Default: from the operating system.
+    pub fn rng_seed(self, seed: [u8; 32]) -> Self {
+        self.set(|options| options.rng_seed = Some(seed))
+    }
+}
+
+impl OpenConfig {
+    async fn run(self) -> Result<Hca, OpenError> {
+        match self.device {
+            Some(device) => open(device.0?, self.options),
+            None => default_device::open(self.options).await,
+        }
+    }
+}
+
+/// Opens the device, starts its connection manager.
+pub(crate) fn open(kind: Kind, options: Options) -> Result<Hca, OpenError> {
+    let runtime = tokio::runtime::Handle::try_current().map_err(|_| OpenError::NoRuntime)?;
+    let name = kind.to_string().into_boxed_str();
+    let device = open_device(kind, &options)?;
+    start(device, options, runtime).map_err(|source| OpenError::Device { device: name, source })
+}
+
+#[cfg(feature = "soft")]
+fn open_device(kind: Kind, options: &Options) -> Result<Arc<dyn Device>, OpenError> {
+    let failed = |kind: &Kind, source| match source {
+        DeviceError::NoRuntime => OpenError::NoRuntime,
+        source => OpenError::Device { device: kind.to_string().into(), source },
+    };
+    match &kind {
+        Kind::Soft(addresses) => {
+            let mut config = ibsoft::UdpConfig::new(addresses.iter().copied());
+            config.pcap = options.pcap.clone();
+            config.rng_seed = options.rng_seed;
+            let device = ibsoft::SoftDevice::bind(config).map_err(|source| failed(&kind, source))?;
+            Ok(Arc::new(device))
+        }
+        Kind::Open(device) => match options.pcap {
+            None => Ok(Arc::clone(device)),
+            Some(_) => {
+                let what = "a pcap file of this device (a Subnet writes its own)";
+                Err(failed(&kind, DeviceError::Unsupported { what }))
+            }
+        },
+        Kind::Rdma(_) | Kind::Ibsim(_) => Err(not_built(&kind)),
+    }
+}
+
+#[cfg(not(feature = "soft"))]
+fn open_device(kind: Kind, _options: &Options) -> Result<Arc<dyn Device>, OpenError> {
+    match kind {
+        Kind::Open(device) => Ok(device),
+        Kind::Soft(_) | Kind::Rdma(_) | Kind::Ibsim(_) => Err(not_built(&kind)),
+    }
+}
+
+fn not_built(kind: &Kind) -> OpenError {
+    let why = match kind {
+        Kind::Soft(_) => "this build of ibcm has no software HCA: turn the feature `soft` on",
+        Kind::Ibsim(_) => "this version of ibcm cannot use ibsim yet",
+        _ => "this version of ibcm cannot use the machine's own RDMA devices yet; `soft` is a software HCA",
+    };
+    OpenError::NotBuilt { device: kind.to_string().into(), why }
+}
+
+fn start(
+    device: Arc<dyn Device>,
+    options: Options,
+    runtime: tokio::runtime::Handle,
+) -> Result<Hca, DeviceError> {
+    let seed = match options.rng_seed {
+        Some(seed) => seed,
+        None => random_seed()?,
+    };
+    let mut rng = ChaCha8Rng::from_seed(seed);
+    let ports = (1..=device.attr().ports).map(|port| local_port(&*device, port)).collect::<Result<_, _>>()?;
+    let agents = open_agents(&*device)?;
+    let endpoint = Endpoint::new(options.config, LocalCa::new(device.attr(), ports), rng.random());
+    let first_source_port = rng.random_range(FIRST_DYNAMIC_PORT..=u16::MAX);
+    let shared = Shared::new(endpoint, Arc::clone(&device), runtime.clone(), first_source_port);
+    #[cfg(feature = "soft")]
+    if let Some(device) = device.as_any().downcast_ref::<ibsoft::SoftDevice>() {
+        let probe: Arc<dyn ibsoft::sim::Probe> = shared.clone();
+        let probe: Weak<dyn ibsoft::sim::Probe> = Arc::downgrade(&probe);
+        device.add_probe(probe);
+    }
+    runtime.spawn(Driver::new(Arc::clone(&shared), device, agents));
+    Ok(Hca::from_shared(shared))
+}
+
+fn random_seed() -> Result<[u8; 32], DeviceError> {
+    let mut seed = [0; 32];
+    let filled = SysRng.try_fill_bytes(&mut seed);
+    filled.map_err(|error| DeviceError::os("reading random numbers", std::io::Error::other(error)))?;
+    Ok(seed)
+}
+
+impl Future for Open {
+    type Output = Result<Hca, OpenError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        crate::builder::poll(this.config, this.run, OpenConfig::run, cx)
+    }
+}
+
+impl std::fmt::Debug for Open {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Open").field("config", &self.config).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,317 @@
+//! What the handles, futures and the driver of one HCA share.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use futures::task::AtomicWaker;
+use ibdev::Device;
+use ibwire::{Qpn, ServiceId};
+use tracing::field::Empty;
+
+use crate::clock::now;
+use crate::data::Queues;
+use crate::listener::Backlog;
+use crate::parked::Parked;
+use crate::proto::{ConnHandle, Disconnect, Endpoint, ListenerId, Path};
+use crate::slot::{End, Slot};
+use crate::sync::lock;
+
+/// One open HCA: the engine under its mutex, and what belongs to its connections.
+///
+/// Lock order: `engine` first or alone; a slot's state is never held together with it.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// The device's name, also after it is closed.
+    pub(crate) name: String,
+    runtime: tokio::runtime::Handle,
+    engine: Mutex<Engine>,
+    /// Wakes the driver.
+    driver: AtomicWaker,
+    /// Slots whose receive buffers have to be posted again.
+    hungry: Mutex<Vec<ConnHandle>>,
+    /// Who waits for the HCA to be idle or closed.
+    pub(crate) parked: Arc<Parked>,
+    pub(crate) counters: Arc<Counters>,
+}
+
+/// What the engine's mutex guards.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) endpoint: Endpoint,
+    /// `None` once the HCA is closed.
+    device: Option<Arc<dyn Device>>,
+    pub(crate) slots: HashMap<ConnHandle, Arc<Slot>>,
+    pub(crate) listeners: HashMap<ListenerId, Arc<Backlog>>,
+    pub(crate) phase: Phase,
+    next_source_port: u16,
+}
+
+/// How far an HCA is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Open,
+    /// The last handle is gone: over with the last connection.
+    Unowned,
+    /// Closing: nothing new.
+    Closing,
+    /// The driver has ended.
+    Closed,
+    /// The device was removed.
+    Gone,
+}
+
+/// Counters of the shell.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) messages_sent: AtomicU64,
+    pub(crate) bytes_sent: AtomicU64,
+    pub(crate) messages_received: AtomicU64,
+    pub(crate) bytes_received: AtomicU64,
+    pub(crate) messages_unread: AtomicU64,
+    pub(crate) sends_failed: AtomicU64,
+    pub(crate) requests_withdrawn: AtomicU64,
+    pub(crate) requests_malformed: AtomicU64,
+}
+
+/// Why a device cannot be used now.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Unavailable {
+    Closed,
+    Gone,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        endpoint: Endpoint,
+        device: Arc<dyn Device>,
+        runtime: tokio::runtime::Handle,
+        first_source_port: u16,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            name: device.attr().name.clone(),
+            runtime,
+            engine: Mutex::new(Engine {
+                endpoint,
+                device: Some(device),
+                slots: HashMap::new(),
+                listeners: HashMap::new(),
+                phase: Phase::Open,
+                next_source_port: first_source_port,
+            }),
+            driver: AtomicWaker::new(),
+            hungry: Mutex::default(),
+            parked: Arc::default(),
+            counters: Arc::default(),
+        })
+    }
+
+    pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
+        lock(&self.engine)
+    }
+
+    /// Locks the engine for a command and wakes the driver behind it.
+    pub(crate) fn command<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
+        let result = f(&mut self.engine());
+        self.driver.wake();
+        result
+    }
+
+    pub(crate) fn driver_waker(&self) -> &AtomicWaker {
+        &self.driver
+    }
+
+    /// Runs a task of this HCA in its runtime, wherever the caller is.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(task);
+    }
+
+    /// The device, as long as the HCA takes new work.
+    pub(crate) fn device(&self) -> Result<Arc<dyn Device>, Unavailable> {
+        self.engine().device()
+    }
+
+    /// Whether the HCA has nothing left: no request, connection or TimeWait.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.engine().slots.is_empty()
+    }
+
+    /// The first packet came on this queue pair.
+    pub(crate) fn comm_established(&self, qpn: Qpn) {
+        self.command(|engine| engine.endpoint.comm_established(now(), qpn));
+    }
+
+    /// Sends a DREQ, unless that has happened or the connection is over.
+    pub(crate) fn disconnect(&self, conn: ConnHandle, disconnect: Disconnect) {
+        let result = self.command(|engine| engine.endpoint.disconnect(now(), conn, disconnect));
+        if let Err(error) = result {
+            tracing::debug!(%error, "not disconnected");
+        }
+    }
+
+    /// Ends a connection or request from whatever state it is in; the exchange goes on without anyone.
+    pub(crate) fn abort(self: &Arc<Self>, slot: &Arc<Slot>) {
+        self.command(|engine| engine.endpoint.abort(now(), slot.handle));
+        slot.end(self, End::Closed);
+    }
+
+    /// Makes the driver post the receive buffers that came home to this connection.
+    pub(crate) fn feed(&self, conn: ConnHandle) {
+        lock(&self.hungry).push(conn);
+        self.driver.wake();
+    }
+
+    /// The connections that asked for [`Shared::feed`].
+    pub(crate) fn take_hungry(&self) -> Vec<ConnHandle> {
+        std::mem::take(&mut *lock(&self.hungry))
+    }
+
+    /// The last handle is gone.
+    pub(crate) fn abandon(&self) {
+        self.command(|engine| {
+            if engine.phase == Phase::Open {
+                engine.phase = Phase::Unowned;
+            }
+        });
+    }
+
+    /// Starts to close: nothing new, and what is there ends.
+    pub(crate) fn close(self: &Arc<Self>) {
+        let (slots, backlogs) = self.command(|engine| {
+            if matches!(engine.phase, Phase::Open | Phase::Unowned) {
+                engine.phase = Phase::Closing;
+            }
+            let backlogs: Vec<_> = engine.listeners.drain().collect();
+            for (id, _) in &backlogs {
+                engine.endpoint.unlisten(*id);
+            }
+            (engine.slots.values().cloned().collect::<Vec<_>>(), backlogs)
+        });
+        for (_, backlog) in backlogs {
+            backlog.close(self);
+        }
+        for slot in slots {
+            let over = slot.with(self, |state| {
+                state.disconnecting = true;
+                state.end.is_some()
+            });
+            if !over {
+                self.abort(&slot);
+            }
+        }
+    }
+
+    /// The driver has ended, with its work or with the runtime: whoever waits gets an answer.
+    pub(crate) fn closed(self: &Arc<Self>) {
+        let (device, slots, backlogs) = {
+            let mut engine = self.engine();
+            if engine.phase != Phase::Gone {
+                engine.phase = Phase::Closed;
+            }
+            let slots: Vec<_> = engine.slots.drain().map(|(_, slot)| slot).collect();
+            let backlogs: Vec<_> = engine.listeners.drain().map(|(_, backlog)| backlog).collect();
+            (engine.device.take(), slots, backlogs)
+        };
+        for slot in slots {
+            slot.release(self);
+        }
+        for backlog in backlogs {
+            backlog.close(self);
+        }
+        drop(device);
+        self.parked.wake_all();
+    }
+}
+
+impl Engine {
+    pub(crate) fn device(&self) -> Result<Arc<dyn Device>, Unavailable> {
+        match (self.phase, &self.device) {
+            (Phase::Gone, _) => Err(Unavailable::Gone),
+            (Phase::Open | Phase::Unowned, Some(device)) => Ok(Arc::clone(device)),
+            _ => Err(Unavailable::Closed),
+        }
+    }
+
+    /// The device, whatever phase it is, for the driver.
+    pub(crate) fn raw_device(&self) -> Option<&Arc<dyn Device>> {
+        self.device.as_ref()
+    }
+
+    /// A new connection's slot, with its span.
+    pub(crate) fn new_slot(
+        &mut self,
+        conn: ConnHandle,
+        service_id: ServiceId,
+        path: &Path,
+        data: Option<(Arc<Parked>, Queues)>,
+    ) -> Arc<Slot> {
+        let info = self.endpoint.info(conn);
+        let span = tracing::debug_span!(
+            "conn",
+            local = Empty,
+            remote = Empty,
+            service = %service_id,
+            peer = %path.record.dgid,
+        );
+        if let Some(info) = info {
+            span.record("local", tracing::field::display(info.local_comm_id));
+            if !info.remote_comm_id.is_none() {
+                span.record("remote", tracing::field::display(info.remote_comm_id));
+            }
+        }
+        let slot = Slot::new(conn, span, data);
+        self.slots.insert(conn, Arc::clone(&slot));
+        slot
+    }
+
+    /// A source port for a connection addressed by IP: it only has to differ from those of the connections beside it.
+    pub(crate) fn source_port(&mut self) -> u16 {
+        let port = self.next_source_port;
+        self.next_source_port = if port == u16::MAX { FIRST_DYNAMIC_PORT } else { port + 1 };
+        port
+    }
+}
+
+/// The first of the dynamic ports (RFC 6335).
+pub(crate) const FIRST_DYNAMIC_PORT: u16 = 0xc000;
+
+impl Counters {
+    pub(crate) fn add(counter: &AtomicU64, n: u64) {
+        counter.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub(crate) fn named(&self) -> [(&'static str, u64); 8] {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        [
+            ("messages_sent", read(&self.messages_sent)),
+            ("bytes_sent", read(&self.bytes_sent)),
+            ("messages_received", read(&self.messages_received)),
+            ("bytes_received", read(&self.bytes_received)),
+            ("messages_unread", read(&self.messages_unread)),
+            ("sends_failed", read(&self.sends_failed)),
+            ("requests_withdrawn", read(&self.requests_withdrawn)),
+            ("requests_malformed", read(&self.requests_malformed)),
+        ]
+    }
+}
+
+#[cfg(feature = "soft")]
+impl ibsoft::sim::Probe for Shared {
+    fn held(&self) -> Vec<ibsoft::sim::Held> {
+        use crate::proto::State;
+        let engine = self.engine();
+        let held = engine.slots.keys().map(|conn| {
+            let state = engine.endpoint.state(*conn);
+            let id = engine.endpoint.info(*conn).map(|info| info.local_comm_id).unwrap_or_default();
+            let ends = matches!(
+                state,
+                None | Some(State::ReqSent | State::ReqMraRcvd | State::RepSent | State::RepMraRcvd)
+                    | Some(State::DreqSent | State::TimeWait)
+            );
+            let state = state.map_or_else(|| "ended".to_owned(), |state| state.to_string());
+            ibsoft::sim::Held { what: format!("connection {id} in {state}"), ends }
+        });
+        held.collect()
+    }
+}

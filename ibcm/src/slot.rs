@@ -1,0 +1,165 @@
+//! What the shell keeps of one connection.
+
+use std::sync::{Arc, Mutex};
+
+use ibdev::qp::Transition;
+use tracing::Span;
+
+use crate::data::{News, Queues};
+use crate::parked::Parked;
+use crate::proto::message::Rep;
+use crate::proto::{ConnHandle, Disconnect, DisconnectCause, Effort, Event, Rejection};
+use crate::shared::Shared;
+use crate::sync::lock;
+use ibwire::{Qpn, RejReason};
+
+/// One connection of the engine, from the request to the end of TimeWait: what happened to it, its queues, and who waits.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) handle: ConnHandle,
+    pub(crate) parked: Arc<Parked>,
+    pub(crate) span: Span,
+    state: Mutex<SlotState>,
+}
+
+/// What happened to a connection so far.
+#[derive(Debug, Default)]
+pub(crate) struct SlotState {
+    /// Active side: the REP, until it is taken.
+    pub(crate) reply: Option<Box<Rep>>,
+    /// Both sides may send.
+    pub(crate) established: bool,
+    /// How it ended.
+    pub(crate) end: Option<End>,
+    /// From here on this side refuses new sends.
+    pub(crate) disconnecting: bool,
+    /// No completion will come any more.
+    pub(crate) flushed: bool,
+    pub(crate) queues: Option<Queues>,
+}
+
+/// How a connection, or the attempt at one, ended.
+#[derive(Debug, Clone)]
+pub(crate) enum End {
+    Withdrawn,
+    Rejected(Box<Rejection>),
+    ReplyRefused(RejReason),
+    Timeout(Effort),
+    Disconnected(Box<DisconnectCause>),
+    DeviceRemoved,
+    /// Given up on this side without waiting, or the HCA's driver is gone.
+    Closed,
+}
+
+impl Slot {
+    pub(crate) fn new(handle: ConnHandle, span: Span, data: Option<(Arc<Parked>, Queues)>) -> Arc<Self> {
+        let (parked, queues) = data.unzip();
+        let state = Mutex::new(SlotState { queues, ..SlotState::default() });
+        Arc::new(Self { handle, parked: parked.unwrap_or_default(), span, state })
+    }
+
+    /// Looks at the state or changes it, then tells others what the completions that were seen meanwhile mean to them.
+    pub(crate) fn with<R>(&self, shared: &Shared, f: impl FnOnce(&mut SlotState) -> R) -> R {
+        let mut state = lock(&self.state);
+        let result = f(&mut state);
+        let (news, unwanted) = match &mut state.queues {
+            Some(queues) => (queues.take_news(), queues.take_unwanted()),
+            None => (News::default(), Vec::new()),
+        };
+        let early = news.received && !state.established;
+        let qpn = early.then(|| state.queues.as_ref()?.qp().map(|qp| qp.qpn())).flatten();
+        drop(state);
+        drop(unwanted);
+        if let Some(qpn) = qpn {
+            shared.comm_established(qpn);
+        }
+        if news.broken {
+            // A peer that still listens shall know; one that is dead costs the retries.
+            shared.disconnect(self.handle, Disconnect::default());
+            self.parked.wake_all();
+        }
+        result
+    }
+
+    /// Takes note of an event. Events are applied in their order, by the driver.
+    pub(crate) fn apply(self: &Arc<Self>, shared: &Arc<Shared>, event: Event) {
+        let _span = self.span.enter();
+        let end = match event {
+            Event::Reply { rep, .. } => {
+                self.span.record("remote", tracing::field::display(rep.local_comm_id));
+                self.with(shared, |state| state.reply = Some(rep));
+                self.parked.wake_all();
+                return;
+            }
+            Event::Established { .. } => {
+                tracing::debug!("established");
+                self.with(shared, |state| state.established = true);
+                self.parked.wake_all();
+                return;
+            }
+            Event::Busy { mra, .. } => {
+                tracing::debug!(service_timeout = %mra.service_timeout, "the peer asks for patience");
+                return;
+            }
+            Event::Released { .. } => return self.release(shared),
+            Event::Withdrawn { .. } => End::Withdrawn,
+            Event::Rejected { rejection, .. } => End::Rejected(rejection),
+            Event::ReplyRefused { reason, .. } => End::ReplyRefused(reason),
+            Event::Timeout { effort, .. } => End::Timeout(effort),
+            Event::Disconnected { cause, .. } => End::Disconnected(Box::new(cause)),
+            Event::DeviceRemoved { .. } => End::DeviceRemoved,
+            Event::Request { .. } => return,
+        };
+        tracing::debug!(?end, "ended");
+        self.end(shared, end);
+    }
+
+    /// The connection is over: its queue pair goes to the error state, which gives back what is posted.
+    pub(crate) fn end(self: &Arc<Self>, shared: &Arc<Shared>, end: End) {
+        let qp = self.with(shared, |state| {
+            state.end.get_or_insert(end);
+            let qp = state.queues.as_ref().and_then(|queues| queues.qp().cloned());
+            state.flushed |= qp.is_none();
+            qp
+        });
+        self.parked.wake_all();
+        let Some(qp) = qp else { return };
+        let (slot, shared) = (Arc::clone(self), Arc::clone(shared));
+        shared.clone().spawn(async move {
+            if let Err(error) = qp.modify(Transition::Error).await {
+                tracing::debug!(%error, "queue pair not stopped");
+            }
+            slot.with(&shared, |state| {
+                if let Some(queues) = &mut state.queues {
+                    queues.drain();
+                }
+                state.flushed = true;
+            });
+            slot.parked.wake_all();
+        });
+    }
+
+    /// A queue pair has gone to the error state by itself; perhaps it is this one.
+    pub(crate) fn qp_error(&self, shared: &Shared, qpn: Qpn) {
+        self.with(shared, |state| match &mut state.queues {
+            Some(queues) if state.end.is_none() && queues.qp().is_some_and(|qp| qp.qpn() == qpn) => {
+                queues.qp_error();
+            }
+            _ => {}
+        });
+    }
+
+    /// Nothing of the connection is on the wire any more: lets go of the queue pair. What was received stays readable.
+    pub(crate) fn release(&self, shared: &Shared) {
+        let device_side = self.with(shared, |state| {
+            state.end.get_or_insert(End::Closed);
+            state.flushed = true;
+            state.queues.as_mut().map(|queues| {
+                queues.drain();
+                queues.release()
+            })
+        });
+        drop(device_side);
+        self.parked.wake_all();
+    }
+}

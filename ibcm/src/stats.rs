@@ -1,0 +1,73 @@
+//! Counters.
+
+use crate::data::Counters;
+
+/// The counters of an HCA at one moment: those of the connection manager, of the data of its connections, and of its device.
+///
+/// ```
+/// # use ibcm::Hca;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let hca = Hca::open("soft").await?;
+/// for (name, value) in hca.stats().named().filter(|(_, value)| *value > 0) {
+///     println!("{name} {value}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Stats {
+    /// What the connection manager counted.
+    pub cm: crate::proto::Stats,
+    data: [(&'static str, u64); 8],
+    device: Vec<(&'static str, u64)>,
+}
+
+impl Stats {
+    pub(crate) fn new(
+        cm: crate::proto::Stats,
+        data: [(&'static str, u64); 8],
+        device: Vec<(&'static str, u64)>,
+    ) -> Self {
+        Self { cm, data, device }
+    }
+
+    /// Each counter with its name, for exporters.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.cm.named().chain(self.data).chain(self.device.iter().copied())
+    }
+
+    /// The counter with this name.
+    pub fn get(&self, name: &str) -> Option<u64> {
+        self.named().find(|(known, _)| *known == name).map(|(_, value)| value)
+    }
+}
+
+/// What has gone over one connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct ConnectionStats {
+    /// Messages that the peer's device has acknowledged.
+    pub messages_sent: u64,
+    /// Their bytes.
+    pub bytes_sent: u64,
+    /// Messages received, those included that were not read yet.
+    pub messages_received: u64,
+    /// Their bytes.
+    pub bytes_received: u64,
+    /// Sends that failed.
+    pub sends_failed: u64,
+}
+
+impl From<Counters> for ConnectionStats {
+    fn from(counters: Counters) -> Self {
+        Self {
+            messages_sent: counters.messages_sent,
+            bytes_sent: counters.bytes_sent,
+            messages_received: counters.messages_received,
+            bytes_received: counters.bytes_received,
+            sends_failed: counters.sends_failed,
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What a REQ tells the peer about time, derived from the deadline.
+
+use std::time::Duration;
+
+use ibwire::TimeCode;
+
+/// The codes of a REQ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Timing {
+    pub(crate) response_timeout: TimeCode,
+    pub(crate) local_response_timeout: TimeCode,
+    pub(crate) max_cm_retries: u8,
+}
+
+/// The shortest derived response timeout, 16.8 ms: what a program needs to be scheduled.
+const SHORTEST: u8 = 12;
+/// The longest, 4.3 s: what Linux uses.
+const LONGEST: u8 = 20;
+/// So many REQs shall fit the deadline.
+const ATTEMPTS: u32 = 8;
+/// The fewest retries that a REQ grants: REP and DREQ are repeated as often, and are not bound to the deadline.
+const FEWEST_RETRIES: u8 = 4;
+/// The most that the field holds.
+const MOST_RETRIES: u8 = 15;
+
+impl Timing {
+    /// Derives what is not given. A packet is under way for `life_time` at most.
+    ///
+    /// The response timeout is the longest with which eight REQs fit the deadline, the retries are as many as fit, and
+    /// this side promises to answer the REP within one period of the REQ.
+    pub(crate) fn derive(
+        deadline: Duration,
+        life_time: TimeCode,
+        response_timeout: Option<Duration>,
+    ) -> Self {
+        let period = |code: TimeCode| code.duration() + 2 * life_time.duration();
+        let fits = |code: &TimeCode| period(*code).saturating_mul(ATTEMPTS) <= deadline;
+        let derived = || {
+            let codes = (SHORTEST..=LONGEST).rev().map(TimeCode::truncate);
+            codes.into_iter().find(fits).unwrap_or(TimeCode::truncate(SHORTEST))
+        };
+        let response_timeout = response_timeout.map_or_else(derived, TimeCode::at_least);
+        let period = period(response_timeout);
+        let retries = deadline.as_nanos().div_ceil(period.as_nanos()) - 1;
+        Self {
+            response_timeout,
+            local_response_timeout: TimeCode::at_least(period),
+            max_cm_retries: u8::try_from(retries).unwrap_or(u8::MAX).clamp(FEWEST_RETRIES, MOST_RETRIES),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn derive(secs: u64, life_time: u8) -> (u8, u8, u8) {
+        let timing = Timing::derive(Duration::from_secs(secs), TimeCode::truncate(life_time), None);
+        (timing.response_timeout.get(), timing.local_response_timeout.get(), timing.max_cm_retries)
+    }
+
+    #[test]
+    fn eight_requests_fit_the_deadline() {
+        assert_eq!(derive(1, 16), (12, 18, 4));
+        assert_eq!(derive(5, 16), (14, 18, 8));
+        assert_eq!(derive(10, 16), (17, 18, 9));
+        assert_eq!(derive(60, 16), (20, 21, 12));
+        assert_eq!(derive(600, 16), (20, 21, 15));
+        assert_eq!(derive(10, 4), (18, 19, 9));
+    }
+
+    #[test]
+    fn a_given_response_timeout_is_rounded_up() {
+        let given = Some(Duration::from_millis(300));
+        let timing = Timing::derive(Duration::from_secs(10), TimeCode::truncate(16), given);
+        assert_eq!((timing.response_timeout.get(), timing.max_cm_retries), (17, 9));
+    }
+}
