@@ -1,2 +1,4 @@
 //! Shared pieces of the examples.
 #![forbid(unsafe_code)]
+
+pub mod cm_trace;
