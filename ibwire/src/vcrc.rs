@@ -27,7 +27,7 @@ impl fmt::Debug for Vcrc {
 const POLYNOMIAL: u16 = 0xd008;
 
 /// `TABLES[k][byte]` is the CRC of `byte` with `k` zero bytes behind it: eight bytes are looked up at a time.
-const TABLES: [[u16; 256]; 8] = {
+static TABLES: [[u16; 256]; 8] = {
     let mut tables = [[0; 256]; 8];
     let mut byte = 0;
     while byte < 256 {
