@@ -7,7 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4, UdpSocket};
 use std::sync::Arc;
 
 use common::*;
-use ibdev::{Device, DeviceError, GidKind, LinkLayer, OutgoingMad, Status};
+use ibdev::qp::{Init, Transition};
+use ibdev::{Buf, Device, DeviceError, GidKind, LinkLayer, OutgoingMad, PostError, RecvWr, Status};
 use ibsoft::{SoftDevice, UdpConfig};
 use ibwire::icrc::{Icrc, Ipv4Pseudo};
 use ibwire::packet::{Bth, Deth, Opcode};
@@ -326,4 +327,45 @@ async fn posting_before_the_task_ever_ran_loses_nothing() {
     }
     let done = soon(b.completions(100)).await;
     assert!(done.iter().zip(0..).all(|(c, n)| c.buf[..] == message(n, 2000)[..]));
+}
+
+#[test]
+fn the_end_of_the_runtime_is_the_end_of_the_device() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (end, agent) = runtime.block_on(async {
+        let end = End::new(device(16, 1)).await;
+        let agent = end.device.open_agent(CM).unwrap();
+        (end, agent)
+    });
+    drop(runtime);
+    assert!(matches!(end.device.port(1), Err(DeviceError::Gone)));
+    assert!(matches!(agent.send(&mut Default::default()), Err(DeviceError::Gone)));
+    assert_eq!(end.qp.post_recv(&mut Default::default()), Err(PostError::Gone));
+}
+
+/// A buffer's home that uses the device when a buffer comes back, as a shared receive pool does.
+#[derive(Debug)]
+struct Reposting(Arc<dyn ibdev::QueuePair>);
+
+impl ibdev::BufHome for Reposting {
+    fn give_back(&self, buf: Buf) {
+        _ = self.0.post_recv(&mut [RecvWr { id: 9, buf }].into());
+    }
+}
+
+#[tokio::test]
+async fn buffers_go_home_while_the_device_is_free() {
+    let device = device(17, 1);
+    let (first, second) = (End::new(device.clone()).await, End::new(device).await);
+    for end in [&first, &second] {
+        let access = Default::default();
+        let init = Init { port: 1, pkey_index: 0, access, qkey: QKey::default() };
+        end.qp.modify(Transition::Init(init)).await.unwrap();
+    }
+    let home: Arc<dyn ibdev::BufHome> = Arc::new(Reposting(second.qp.clone()));
+    let buf = Buf::unregistered(8).with_home(Arc::downgrade(&home));
+    first.qp.post_recv(&mut [RecvWr { id: 1, buf }].into()).unwrap();
+    first.qp.modify(Transition::Reset).await.unwrap();
+    second.qp.modify(Transition::Error).await.unwrap();
+    assert_eq!(soon(second.completions(1)).await[0].id, 9);
 }

@@ -36,7 +36,9 @@ impl MadAgent for SoftAgent {
         if state.engine.mad_room(self.id) > 0 {
             return Poll::Ready(Ok(()));
         }
-        state.waiters.wait_room(self.id, cx);
+        let replaced = state.waiters.wait_room(self.id, cx);
+        drop(state);
+        drop(replaced);
         Poll::Pending
     }
 
@@ -53,7 +55,9 @@ impl MadAgent for SoftAgent {
         if state.gone {
             return Poll::Ready(Err(DeviceError::Gone));
         }
-        state.waiters.wait_mad(self.id, cx);
+        let replaced = state.waiters.wait_mad(self.id, cx);
+        drop(state);
+        drop(replaced);
         Poll::Pending
     }
 }
@@ -61,7 +65,9 @@ impl MadAgent for SoftAgent {
 impl Drop for SoftAgent {
     fn drop(&mut self) {
         let mut state = self.core.lock();
-        state.waiters.forget_agent(self.id);
+        let waiting = state.waiters.forget_agent(self.id);
         state.engine.close_agent(self.id);
+        drop(state);
+        drop(waiting);
     }
 }

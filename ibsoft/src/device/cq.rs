@@ -26,7 +26,9 @@ impl CompletionQueue for SoftCq {
         if state.engine.cq_len(self.id) > 0 {
             return Poll::Ready(());
         }
-        state.waiters.wait_cq(self.id, cx);
+        let replaced = state.waiters.wait_cq(self.id, cx);
+        drop(state);
+        drop(replaced);
         Poll::Pending
     }
 
@@ -38,8 +40,10 @@ impl CompletionQueue for SoftCq {
 impl Drop for SoftCq {
     fn drop(&mut self) {
         let mut state = self.core.lock();
-        state.waiters.forget_cq(self.id);
+        let waiting = state.waiters.forget_cq(self.id);
         // No QP completes here any more, so nothing is in it and nothing refuses.
         _ = state.engine.destroy_cq(self.id);
+        drop(state);
+        drop(waiting);
     }
 }

@@ -89,7 +89,14 @@ impl Device for SoftDevice {
     }
 
     fn poll_event(&self, cx: &mut Context<'_>) -> Poll<DeviceEvent> {
-        self.0.lock().waiters.poll_event(cx)
+        let mut state = self.0.lock();
+        if let Some(event) = state.waiters.next_event() {
+            return Poll::Ready(event);
+        }
+        let replaced = state.waiters.wait_event(cx);
+        drop(state);
+        drop(replaced);
+        Poll::Pending
     }
 
     async fn create_cq(&self, capacity: u32) -> Result<Arc<dyn CompletionQueue>, DeviceError> {

@@ -1,8 +1,8 @@
 //! Who waits for what.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
-use std::task::{Context, Poll, Waker};
+use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::task::{Context, Waker};
 
 use ibdev::DeviceEvent;
 use ibwire::Qpn;
@@ -37,36 +37,38 @@ impl Wakes {
 }
 
 impl Waiters {
-    pub(super) fn wait_cq(&mut self, cq: CqId, cx: &Context<'_>) {
-        wait(&mut self.cqs, cq, cx);
+    // Wakers that are not needed any more are handed out, not dropped: with the last waker a task may go, and with the
+    // task handles of this device, which want the mutex.
+
+    pub(super) fn wait_cq(&mut self, cq: CqId, cx: &Context<'_>) -> Option<Waker> {
+        self.cqs.insert(cq, cx.waker().clone())
     }
 
-    pub(super) fn wait_mad(&mut self, agent: AgentId, cx: &Context<'_>) {
-        wait(&mut self.received, agent, cx);
+    pub(super) fn wait_mad(&mut self, agent: AgentId, cx: &Context<'_>) -> Option<Waker> {
+        self.received.insert(agent, cx.waker().clone())
     }
 
-    pub(super) fn wait_room(&mut self, agent: AgentId, cx: &Context<'_>) {
-        wait(&mut self.room, agent, cx);
+    pub(super) fn wait_room(&mut self, agent: AgentId, cx: &Context<'_>) -> Option<Waker> {
+        self.room.insert(agent, cx.waker().clone())
     }
 
-    pub(super) fn forget_cq(&mut self, cq: CqId) {
-        self.cqs.remove(&cq);
+    pub(super) fn wait_event(&mut self, cx: &Context<'_>) -> Option<Waker> {
+        self.reader.replace(cx.waker().clone())
     }
 
-    pub(super) fn forget_agent(&mut self, agent: AgentId) {
-        self.received.remove(&agent);
-        self.room.remove(&agent);
+    pub(super) fn forget_cq(&mut self, cq: CqId) -> Option<Waker> {
+        self.cqs.remove(&cq)
+    }
+
+    pub(super) fn forget_agent(&mut self, agent: AgentId) -> [Option<Waker>; 2] {
+        [self.received.remove(&agent), self.room.remove(&agent)]
     }
 
     /// Takes the oldest device event. The last one stays for all who ask.
-    pub(super) fn poll_event(&mut self, cx: &Context<'_>) -> Poll<DeviceEvent> {
+    pub(super) fn next_event(&mut self) -> Option<DeviceEvent> {
         match self.events.front() {
-            Some(DeviceEvent::Gone) => Poll::Ready(DeviceEvent::Gone),
-            Some(_) => self.events.pop_front().map_or(Poll::Pending, Poll::Ready),
-            None => {
-                self.reader = Some(cx.waker().clone());
-                Poll::Pending
-            }
+            Some(DeviceEvent::Gone) => Some(DeviceEvent::Gone),
+            _ => self.events.pop_front(),
         }
     }
 
@@ -118,8 +120,4 @@ impl Waiters {
         }
         std::mem::take(&mut self.woken)
     }
-}
-
-fn wait<K: Hash + Eq>(map: &mut Map<K>, key: K, cx: &Context<'_>) {
-    map.entry(key).and_modify(|waker| waker.clone_from(cx.waker())).or_insert_with(|| cx.waker().clone());
 }

@@ -19,46 +19,62 @@ use super::subnet::Inner;
 /// Events before other tasks get their turn.
 const BUDGET: usize = 256;
 
-/// Runs until the subnet is dropped.
-pub(super) async fn run(subnet: Weak<Inner>) {
-    let mut sleep = None;
-    poll_fn(|cx| poll(&subnet, &mut sleep, cx)).await;
+/// Runs until the subnet is dropped. If the runtime ends first, its devices are gone.
+pub(super) fn run(subnet: Weak<Inner>) -> impl Future<Output = ()> {
+    let mut task = Task { subnet, sleep: None };
+    poll_fn(move |cx| task.poll(cx))
 }
 
-fn poll(subnet: &Weak<Inner>, sleep: &mut Option<Pin<Box<Sleep>>>, cx: &mut Context<'_>) -> Poll<()> {
-    let Some(subnet) = subnet.upgrade() else { return Poll::Ready(()) };
-    // Whoever sends while this runs need not wake it: it looks again before it rests.
-    subnet.wires.driver().task = None;
-    for _ in 0..BUDGET {
-        let now = tokio::time::Instant::now().into_std();
-        let next = subnet.wires.fabric().next_event(now);
-        match next {
-            Some((due, event)) => subnet.happen(due, event),
-            None if rest(&subnet, sleep, cx) => {}
-            None => return Poll::Pending,
+#[derive(Debug)]
+struct Task {
+    subnet: Weak<Inner>,
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl Task {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(subnet) = self.subnet.upgrade() else { return Poll::Ready(()) };
+        // Whoever sends while this runs need not wake it: it looks again before it rests.
+        subnet.wires.driver().task = None;
+        for _ in 0..BUDGET {
+            let now = tokio::time::Instant::now().into_std();
+            let next = subnet.wires.fabric().next_event(now);
+            match next {
+                Some((due, event)) => subnet.happen(due, event),
+                None if self.rest(&subnet, cx) => {}
+                None => return Poll::Pending,
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Arranges to be woken for what is due next. Whether to look again at once.
+    fn rest(&mut self, subnet: &Inner, cx: &mut Context<'_>) -> bool {
+        let due = {
+            let fabric = subnet.wires.fabric();
+            let due = fabric.next_due();
+            let mut driver = subnet.wires.driver();
+            driver.task = Some(cx.waker().clone());
+            driver.alarm = due;
+            due
+        };
+        let Some(due) = due else { return false };
+        let due = due.into();
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(due)));
+        if sleep.deadline() != due {
+            sleep.as_mut().reset(due);
+        }
+        sleep.as_mut().poll(cx).is_ready()
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        if let Some(subnet) = self.subnet.upgrade() {
+            subnet.remove_all();
         }
     }
-    cx.waker().wake_by_ref();
-    Poll::Pending
-}
-
-/// Arranges to be woken for what is due next. Whether to look again at once.
-fn rest(subnet: &Inner, sleep: &mut Option<Pin<Box<Sleep>>>, cx: &mut Context<'_>) -> bool {
-    let due = {
-        let fabric = subnet.wires.fabric();
-        let due = fabric.next_due();
-        let mut driver = subnet.wires.driver();
-        driver.task = Some(cx.waker().clone());
-        driver.alarm = due;
-        due
-    };
-    let Some(due) = due else { return false };
-    let due = due.into();
-    let sleep = sleep.get_or_insert_with(|| Box::pin(sleep_until(due)));
-    if sleep.deadline() != due {
-        sleep.as_mut().reset(due);
-    }
-    sleep.as_mut().poll(cx).is_ready()
 }
 
 impl Inner {

@@ -174,6 +174,13 @@ impl Subnet {
 }
 
 impl Inner {
+    /// Takes all HCAs away.
+    pub(super) fn remove_all(&self) {
+        for device in &self.devices {
+            device.0.remove();
+        }
+    }
+
     fn log(&self) -> Vec<String> {
         let fabric = self.wires.fabric();
         fabric.trace.lines(|id| fabric.name(id)).collect()
@@ -190,9 +197,7 @@ impl Drop for Inner {
                 eprintln!("{line}");
             }
         }
-        for device in &self.devices {
-            device.0.remove();
-        }
+        self.remove_all();
         self.wires.wake_driver();
     }
 }

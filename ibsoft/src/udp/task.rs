@@ -21,10 +21,10 @@ const FLUSH_EVERY: usize = 64;
 /// Rounds before other tasks get their turn.
 const BUDGET: usize = 16;
 
-/// Drives the device until its last handle is gone or the runtime ends.
-pub(super) async fn run(core: Weak<Core>, io: Weak<Io>) {
+/// Drives the device until its last handle is gone. If the runtime ends first, the device is gone.
+pub(super) fn run(core: Weak<Core>, io: Weak<Io>) -> impl Future<Output = ()> {
     let mut task = Task { core, io, receiver: Receiver::new(), sleep: None };
-    poll_fn(|cx| task.poll(cx)).await;
+    poll_fn(move |cx| task.poll(cx))
 }
 
 #[derive(Debug)]
@@ -118,6 +118,15 @@ impl Task {
             sleep.as_mut().reset(alarm);
         }
         sleep.as_mut().poll(cx)
+    }
+}
+
+impl Drop for Task {
+    /// If the device is still there the runtime has ended: nobody will receive or keep time any more.
+    fn drop(&mut self) {
+        if let Some(core) = self.core.upgrade() {
+            core.remove();
+        }
     }
 }
 
