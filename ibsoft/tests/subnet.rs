@@ -77,12 +77,29 @@ async fn hca_t62_t63_nothing_is_lost_over_a_bad_network() {
     for seed in 0..20 {
         let net = star(seed).await;
         let delay = Duration::from_micros(2)..=Duration::from_millis(3);
-        net.faults().loss(0.1).duplicate(0.05).reorder(0.1).delay(delay);
+        net.faults().loss(0.1).duplicate(0.05).corrupt(0.01).reorder(0.1).delay(delay);
         let (a, b) = connected(&net, Options::default()).await;
         tokio::time::timeout(Duration::from_secs(600), exchange(&a, &b, 3)).await.unwrap();
         drop((a, b));
         net.quiet().await.unwrap();
+        let counter = |name| net.counters().into_iter().find(|(n, _)| *n == name).expect("a counter").1;
+        assert!(counter("drop_damaged") > 0 && counter("drop_damaged") >= counter("corrupted"));
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subnet_works_in_real_time_and_between_threads() {
+    let net = star(1).await;
+    net.faults().loss(0.02).delay(Duration::ZERO..=Duration::from_micros(500));
+    let mut tasks = Vec::new();
+    for _ in 0..4 {
+        let (a, b) = connected(&net, Options::default()).await;
+        tasks.push(tokio::spawn(async move { exchange(&a, &b, 2).await }));
+    }
+    for task in tasks {
+        soon(task).await.unwrap();
+    }
+    net.quiet().await.unwrap();
 }
 
 /// One run under faults, and what passed.

@@ -4,6 +4,7 @@
 mod common;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4, UdpSocket};
+use std::path::Path;
 use std::sync::Arc;
 
 use common::*;
@@ -12,7 +13,7 @@ use ibdev::{Buf, Device, DeviceError, GidKind, LinkLayer, OutgoingMad, PostError
 use ibsoft::{SoftDevice, UdpConfig};
 use ibwire::icrc::{Icrc, Ipv4Pseudo};
 use ibwire::packet::{Bth, Deth, Opcode};
-use ibwire::{Lid, Mtu, PKey, PacketLifeTime, Psn, QKey, Qpn, Rate};
+use ibwire::{DecodeError, Lid, Mtu, PKey, PacketLifeTime, Psn, QKey, Qpn, Rate};
 use pcap_file::pcap::PcapReader;
 
 /// An address that no other test uses: tests run at the same time, in several processes.
@@ -81,9 +82,12 @@ async fn mads_pass_and_are_answered() {
 async fn a_device_talks_to_itself_over_ipv6() {
     let mut config = UdpConfig::new([IpAddr::V6(Ipv6Addr::LOCALHOST)]);
     config.port = 20_000 + (std::process::id() % 40_000) as u16;
+    let file = std::env::temp_dir().join(format!("ibsoft-udp6-{}.pcap", std::process::id()));
+    config.pcap = Some(file.clone());
     let device = SoftDevice::bind(config).unwrap();
     let (a, b) = pair(device.clone(), device, Options { mtu: Mtu::B4096, ..Options::default() }).await;
     soon(exchange(&a, &b, 5)).await;
+    check_pcap(&file, ibwire::icrc::of_ipv6_frame, counter(&a.device, "link_tx_datagrams") * 2);
 }
 
 #[tokio::test]
@@ -289,18 +293,22 @@ async fn the_pcap_holds_every_packet_with_the_headers_that_the_icrc_covers() {
     config.pcap = Some(file.clone());
     let (a, b) = pair(SoftDevice::bind(config).unwrap(), device(13, 2), Options::default()).await;
     soon(exchange(&a, &b, 2)).await;
-    // Complete while the device is open.
-    let mut reader = PcapReader::new(std::fs::File::open(&file).unwrap()).unwrap();
+    let passed = counter(&a.device, "link_tx_datagrams") + counter(&a.device, "link_rx_datagrams");
+    check_pcap(&file, ibwire::icrc::of_ipv4_frame, passed);
+}
+
+/// The file is complete while the device is open, and the headers in it are those that the ICRC covers.
+fn check_pcap(file: &Path, icrc_of: fn(&[u8]) -> Result<Icrc, DecodeError>, expected: u64) {
+    let mut reader = PcapReader::new(std::fs::File::open(file).unwrap()).unwrap();
     let mut packets = 0;
     while let Some(packet) = reader.next_packet() {
         let packet = packet.unwrap();
         let (frame, icrc) = packet.data[14..].split_last_chunk().unwrap();
-        assert_eq!(ibwire::icrc::of_ipv4_frame(frame).unwrap(), Icrc(*icrc));
+        assert_eq!(icrc_of(frame).unwrap(), Icrc(*icrc));
         packets += 1;
     }
-    let passed = counter(&a.device, "link_tx_datagrams") + counter(&a.device, "link_rx_datagrams");
-    assert_eq!(packets, passed);
-    std::fs::remove_file(&file).unwrap();
+    assert_eq!(packets, expected);
+    std::fs::remove_file(file).unwrap();
 }
 
 #[tokio::test]

@@ -26,7 +26,7 @@ use self::qp::SoftQp;
 use crate::engine::QpCreate;
 use crate::sim::Probe;
 
-/// A software HCA: over UDP (`SoftDevice::bind`) or in a [`Subnet`](crate::sim::Subnet).
+/// A software HCA: over UDP ([`bind`](Self::bind)) or in a [`Subnet`](crate::sim::Subnet).
 ///
 /// A cheap handle; clones are the same device. What is created on it (queues, agents) are handles too, to be dropped
 /// in any order. With the last of them a device over UDP is closed and its addresses are free; a device of a subnet

@@ -121,3 +121,35 @@ impl Waiters {
         std::mem::take(&mut self.woken)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_merged_and_bounded_but_never_lost() {
+        let mut waiters = Waiters::default();
+        let alive = BTreeSet::from([Qpn::truncate(5)]);
+        waiters.device_event(DeviceEvent::CommEstablished(Qpn::truncate(5)), &alive);
+        for dead in 100..10_000 {
+            waiters.device_event(DeviceEvent::CommEstablished(Qpn::truncate(dead)), &alive);
+            waiters.device_event(DeviceEvent::PortDown(1), &alive);
+            waiters.device_event(DeviceEvent::PortUp(1), &alive);
+        }
+        assert!(waiters.events.len() < 100, "{}", waiters.events.len());
+        let mut events = Vec::new();
+        waiters.device_event(DeviceEvent::Gone, &alive);
+        while waiters.events.len() > 1 {
+            events.extend(waiters.next_event());
+        }
+        assert_eq!(events[0], DeviceEvent::CommEstablished(Qpn::truncate(5)));
+        let ports: Vec<_> = events
+            .into_iter()
+            .filter(|e| matches!(e, DeviceEvent::PortDown(_) | DeviceEvent::PortUp(_)))
+            .collect();
+        assert_eq!(ports, [DeviceEvent::PortDown(1), DeviceEvent::PortUp(1)]);
+        for _ in 0..2 {
+            assert_eq!(waiters.next_event(), Some(DeviceEvent::Gone));
+        }
+    }
+}

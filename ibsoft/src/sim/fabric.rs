@@ -1,7 +1,6 @@
 //! The wires: who reaches whom, packets under way, timers of the HCAs, in one order of time.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -62,6 +61,7 @@ pub(super) struct FabricCounters {
     pub no_route: u64,
     pub removed: u64,
     pub overrun: u64,
+    pub corrupted: u64,
     pub damaged: u64,
 }
 
@@ -130,6 +130,15 @@ impl Fabric {
             return;
         }
         let twice = self.dice.duplicates();
+        let frame = match self.dice.corrupts(frame.len() * 8) {
+            Some(bit) => {
+                self.counters.corrupted += 1;
+                let mut frame = frame.to_vec();
+                frame[bit / 8] ^= 1 << (bit % 8);
+                frame.into()
+            }
+            None => frame,
+        };
         self.fly(now, from, to, frame.clone(), false);
         if twice {
             self.counters.duplicated += 1;
@@ -341,18 +350,24 @@ fn ports_of(nodes: &[Node]) -> impl Iterator<Item = (PortId, &Plug)> {
     })
 }
 
-impl fmt::Display for FabricCounters {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { sent, delivered, duplicated, lost, partitioned, link_down, .. } = self;
-        let Self { no_route, removed, overrun, damaged, .. } = self;
-        write!(
-            f,
-            "{sent} packets sent, {duplicated} of them duplicated, {delivered} delivered, {lost} lost, "
-        )?;
-        write!(
-            f,
-            "{partitioned} partitioned, {link_down} to or from a port down, {no_route} without route, "
-        )?;
-        write!(f, "{removed} to a removed HCA, {overrun} overrun, {damaged} damaged")
+impl FabricCounters {
+    /// All of them by name.
+    pub(super) fn named(&self) -> [(&'static str, u64); 11] {
+        [
+            ("sent", self.sent),
+            ("delivered", self.delivered),
+            ("duplicated", self.duplicated),
+            ("lost", self.lost),
+            ("corrupted", self.corrupted),
+            ("drop_damaged", self.damaged),
+            ("drop_partitioned", self.partitioned),
+            ("drop_link_down", self.link_down),
+            ("drop_no_route", self.no_route),
+            ("drop_removed", self.removed),
+            ("drop_overrun", self.overrun),
+        ]
     }
 }
+
+#[cfg(test)]
+mod tests;

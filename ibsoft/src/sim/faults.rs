@@ -11,13 +11,14 @@ use rand::{RngExt, SeedableRng};
 pub(super) struct FaultRates {
     pub loss: f64,
     pub duplicate: f64,
+    pub corrupt: f64,
     pub reorder: f64,
     pub delay: RangeInclusive<Duration>,
 }
 
 impl Default for FaultRates {
     fn default() -> Self {
-        Self { loss: 0.0, duplicate: 0.0, reorder: 0.0, delay: Duration::ZERO..=Duration::ZERO }
+        Self { loss: 0.0, duplicate: 0.0, corrupt: 0.0, reorder: 0.0, delay: Duration::ZERO..=Duration::ZERO }
     }
 }
 
@@ -56,6 +57,11 @@ impl FaultDice {
         Self::chance(&mut self.rng, self.rates.duplicate)
     }
 
+    /// Which bit of the next packet, of `bits`, is flipped.
+    pub(super) fn corrupts(&mut self, bits: usize) -> Option<usize> {
+        Self::chance(&mut self.rng, self.rates.corrupt).then(|| self.rng.random_range(0..bits.max(1)))
+    }
+
     /// How the next copy travels.
     pub(super) fn travel(&mut self) -> Travel {
         let (from, to) = (nanos(*self.rates.delay.start()), nanos(*self.rates.delay.end()));
@@ -86,12 +92,14 @@ mod tests {
         dice.rates = FaultRates {
             loss: 0.25,
             duplicate: 0.0,
+            corrupt: 1.0,
             reorder: 1.0,
             delay: Duration::from_micros(2)..=Duration::from_millis(3),
         };
         let lost = (0..10_000).filter(|_| dice.loses()).count();
         assert!((2_300..2_700).contains(&lost), "{lost}");
         assert!(!(0..1_000).any(|_| dice.duplicates()));
+        assert!((0..1_000).all(|_| dice.corrupts(8).is_some_and(|bit| bit < 8)));
         for _ in 0..1_000 {
             let travel = dice.travel();
             assert!(dice.rates.delay.contains(&travel.delay));

@@ -160,6 +160,11 @@ impl Subnet {
         self.0.log()
     }
 
+    /// What became of all packets since the subnet was built, by name.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.0.wires.fabric().counters.named().to_vec()
+    }
+
     fn hca(&self, name: &str) -> usize {
         let fabric = self.0.wires.fabric();
         match fabric.nodes.iter().position(|node| node.name == name) {
@@ -192,7 +197,9 @@ impl Drop for Inner {
         if std::thread::panicking() {
             let log = self.log();
             let skipped = log.len().saturating_sub(LAST_PACKETS);
-            eprintln!("subnet with seed {}: {}", self.seed, self.wires.fabric().counters);
+            let counters = self.wires.fabric().counters.named();
+            let counted: Vec<_> = counters.iter().filter(|(_, value)| *value > 0).collect();
+            eprintln!("subnet with seed {}: {counted:?}", self.seed);
             for line in &log[skipped..] {
                 eprintln!("{line}");
             }
@@ -221,6 +228,14 @@ impl Faults {
     /// If it is out of range.
     pub fn duplicate(self, share: f64) -> Self {
         self.set(|rates| rates.duplicate = checked(share))
+    }
+
+    /// The share of packets of which a bit is flipped, 0.0..=1.0. Their receiver finds that by the CRCs.
+    ///
+    /// # Panics
+    /// If it is out of range.
+    pub fn corrupt(self, share: f64) -> Self {
+        self.set(|rates| rates.corrupt = checked(share))
     }
 
     /// The share of packets that are held back, 0.0..=1.0, for 1 us to 65 ms, short times as likely as long ones on a

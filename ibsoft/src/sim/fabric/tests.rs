@@ -1,0 +1,106 @@
+use std::time::Duration;
+
+use super::*;
+
+/// Two HCAs with a port each, LIDs 1 and 2.
+fn fabric(start: Instant) -> Fabric {
+    let node = |n: u16| Node {
+        name: n.to_string(),
+        guid: Guid(n.into()),
+        ports: vec![Plug { rail: 0, lid: Lid(n), gid: Gid::link_local(Guid(n.into())), up: true }],
+        removed: false,
+    };
+    Fabric::new(vec![node(1), node(2)], 7, start)
+}
+
+const FIRST: PortId = PortId { hca: 0, port: 1 };
+
+fn send(fabric: &mut Fabric, now: Instant, number: u32) {
+    fabric.send(now, FIRST, Lid(2), Bytes::copy_from_slice(&number.to_be_bytes()));
+}
+
+/// The numbers of all packets in the order of their arrival.
+fn arrivals(fabric: &mut Fabric, until: Instant) -> Vec<u32> {
+    let mut numbers = Vec::new();
+    let mut last = None;
+    while let Some((due, event)) = fabric.next_event(until) {
+        assert!(last.replace(due) <= Some(due));
+        let Event::Arrival { frame, .. } = event else { continue };
+        numbers.push(u32::from_be_bytes(frame[..].try_into().unwrap()));
+    }
+    numbers
+}
+
+#[test]
+fn delays_keep_the_order_and_reordering_does_not() {
+    let start = Instant::now();
+    let mut fabric = fabric(start);
+    fabric.dice.rates.delay = Duration::ZERO..=Duration::from_millis(5);
+    (0..100).for_each(|n| send(&mut fabric, start + Duration::from_micros(n.into()), n));
+    let later = start + Duration::from_secs(1);
+    assert_eq!(arrivals(&mut fabric, start), []);
+    assert_eq!(arrivals(&mut fabric, later), (0..100).collect::<Vec<_>>());
+
+    fabric.dice.rates.reorder = 0.5;
+    (0..100).for_each(|n| send(&mut fabric, later, n));
+    let mut numbers = arrivals(&mut fabric, later + Duration::from_secs(1));
+    assert!(!numbers.is_sorted());
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..100).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_packet_is_counted_once() {
+    let start = Instant::now();
+    let mut fabric = fabric(start);
+    fabric.dice.rates.loss = 0.2;
+    fabric.dice.rates.duplicate = 0.2;
+    (0..1_000).for_each(|n| send(&mut fabric, start, n));
+    fabric.send(start, FIRST, Lid(9), Bytes::new());
+    let arrived = arrivals(&mut fabric, start).len() as u64;
+    let FabricCounters { sent, delivered, duplicated, lost, no_route, .. } = fabric.counters;
+    assert_eq!((sent, no_route, delivered), (1_001, 1, arrived));
+    assert_eq!(delivered, 1_000 - lost + duplicated);
+    assert!(lost > 100 && duplicated > 100);
+}
+
+#[test]
+fn packets_under_way_are_bounded() {
+    let start = Instant::now();
+    let mut fabric = fabric(start);
+    let last = MOST_FLYING as u32 + 10;
+    (0..last).for_each(|n| send(&mut fabric, start, n));
+    assert_eq!((fabric.under_way(), fabric.counters.overrun), (MOST_FLYING, 10));
+    arrivals(&mut fabric, start);
+    send(&mut fabric, start, last);
+    assert_eq!(arrivals(&mut fabric, start), [last]);
+}
+
+#[test]
+fn what_is_under_way_meets_the_partition() {
+    let start = Instant::now();
+    let mut fabric = fabric(start);
+    send(&mut fabric, start, 1);
+    fabric.partition([0].into(), [1].into());
+    send(&mut fabric, start, 2);
+    assert_eq!(arrivals(&mut fabric, start), []);
+    fabric.heal();
+    assert_eq!(fabric.counters.partitioned, 2);
+    send(&mut fabric, start, 3);
+    fabric.set_up(PortId { hca: 1, port: 1 }, false);
+    assert_eq!((arrivals(&mut fabric, start), fabric.counters.link_down), (vec![], 1));
+}
+
+#[test]
+fn timers_come_in_their_turn() {
+    let start = Instant::now();
+    let mut fabric = fabric(start);
+    let at = |ms| start + Duration::from_millis(ms);
+    fabric.set_timer(1, Some(at(5)));
+    fabric.set_timer(0, Some(at(3)));
+    fabric.set_timer(1, Some(at(2)));
+    assert_eq!(fabric.next_due(), Some(at(2)));
+    assert!(matches!(fabric.next_event(at(9)), Some((due, Event::Timer { hca: 1 })) if due == at(2)));
+    fabric.set_timer(0, None);
+    assert!(fabric.next_event(at(9)).is_none());
+}
