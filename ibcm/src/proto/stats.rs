@@ -32,6 +32,8 @@ stats! {
     repeated_answers,
     /// Requests handed to a listener.
     requests,
+    /// Requests that the user dropped without an answer.
+    ignored_requests,
     /// Connections established, both sides.
     established,
     /// REQs and REPs that were never answered.

@@ -86,6 +86,18 @@ impl Connection {
         Ok(())
     }
 
+    /// The user drops the request, as if the network had lost it.
+    pub(in super::super) fn ignore(&mut self, core: &mut Core) -> Result<(), CommandError> {
+        match self.state {
+            State::ReqRcvd | State::ReqMraSent => {}
+            state => return Err(CommandError::State(state)),
+        }
+        core.stats.ignored_requests += 1;
+        self.report_release_only();
+        self.release(core);
+        Ok(())
+    }
+
     fn report_release_only(&mut self) {
         if self.reports == Reports::All {
             self.reports = Reports::Release;

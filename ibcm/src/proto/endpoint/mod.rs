@@ -142,6 +142,15 @@ impl Endpoint {
         self.command(conn, |conn, core| conn.reject(core, now, &reject))
     }
 
+    /// Forgets a request without an answer: its sender repeats it, and then it is a new request. Only
+    /// [`Event::Released`] follows.
+    ///
+    /// # Errors
+    /// [`CommandError`]. [`CommandError::Gone`] if the peer has withdrawn.
+    pub fn ignore(&mut self, _now: Instant, conn: ConnHandle) -> Result<(), CommandError> {
+        self.command(conn, |conn, core| conn.ignore(core))
+    }
+
     /// Sends a DREQ, re-sends included, on a connection that is established or whose REP is out. Ends in
     /// [`Event::Disconnected`]. Does nothing if the connection is disconnecting or in TimeWait already.
     ///

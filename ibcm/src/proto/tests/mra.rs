@@ -91,6 +91,32 @@ fn of_the_reply() {
     net.take_only(Id::REP);
 }
 
+/// Patience pays: what was asked for comes in the end, and no timer of the wait is left.
+#[test]
+fn both_ways_then_established() {
+    let mut net = Net::pair();
+    let Handshake { a, p, .. } = net.requested();
+    net.advance(answer_time() / 2);
+    let mra = net.pass(Id::MRA);
+    assert_eq!((mra.mra().message, mra.mra().service_timeout), (MessageId::REQ, TimeCode::truncate(20)));
+    net.assert_state(P, p, State::ReqMraSent);
+    net.assert_state(A, a, State::ReqMraRcvd);
+    net.accept(P, p);
+    net.pass(Id::REP);
+    net.assert_state(A, a, State::RepRcvd);
+    net.advance(answer_time() / 2);
+    let mra = net.pass(Id::MRA);
+    assert_eq!((mra.mra().message, mra.mra().local_comm_id), (MessageId::REP, net.local_id(A, a)));
+    net.assert_state(A, a, State::RepMraSent);
+    net.assert_state(P, p, State::RepMraRcvd);
+    net.ready(A, a, b"");
+    net.pass(Id::RTU);
+    net.assert_state(P, p, State::Established);
+    assert_eq!(net.next_timeout(), None);
+    let [Event::Busy { .. }, Event::Reply { .. }] = net.events(A)[..] else { panic!() };
+    let [Event::Busy { .. }, Event::Established { .. }] = net.events(P)[..] else { panic!() };
+}
+
 #[test]
 fn cm_t41_for_a_message_that_is_not_out() {
     let mut net = Net::pair();

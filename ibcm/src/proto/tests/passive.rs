@@ -343,3 +343,36 @@ fn listeners() {
     net.pass(Id::REQ);
     net.request(P);
 }
+
+/// Out of memory for the request: it is dropped, as if it had been lost, and comes again.
+#[test]
+fn cm_t48_dropped_without_an_answer() {
+    for mra in [false, true] {
+        let mut net = Net::pair();
+        let Handshake { a, p, .. } = net.requested();
+        if mra {
+            net.advance(answer_time() / 2);
+            net.pass(Id::MRA);
+            net.event(A);
+        }
+        let now = net.now;
+        net.ep(P).ignore(now, p).unwrap();
+        net.assert_silent();
+        net.assert_released(P, p);
+        let listener = net.hosts[P].listener.unwrap();
+        assert_eq!(net.ep(P).pending_requests(listener), Some(0));
+        assert_eq!(net.ep(P).ignore(now, p), Err(CommandError::Gone));
+
+        net.advance(req_timer());
+        net.pass(Id::REQ);
+        let (again, _) = net.request(P);
+        assert_ne!(again, p);
+        net.accept(P, again);
+        net.pass(Id::REP);
+        net.reply(A, a);
+        net.ready(A, a, b"");
+        net.run();
+        net.assert_state(P, again, State::Established);
+        assert!(matches!(net.ep(P).ignore(now, again), Err(CommandError::State(State::Established))));
+    }
+}

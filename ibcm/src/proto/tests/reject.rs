@@ -163,6 +163,25 @@ fn cm_t36_foreign_local_id_in_a_rejection_of_the_request() {
     }
 }
 
+/// The same, late: A knows P's ID already. A REJ of the REQ need not name it.
+#[test]
+fn rejection_of_the_request_after_the_reply() {
+    let mut net = Net::pair();
+    let (Handshake { a, req, .. }, _) = net.replied();
+    let late = rej(CommId::NONE, req.req().local_comm_id, MessageId::REQ, 3, Ari::EMPTY);
+    let flight = rej_to(&net, &req, late);
+    net.deliver(&flight);
+    assert_eq!(rejected(&mut net, A).reason, RejReason::NO_RESOURCES);
+    net.assert_state(A, a, State::TimeWait);
+    // One of another message has to.
+    let (Handshake { a, req, .. }, _) = net.replied();
+    let foreign = rej(CommId::NONE, req.req().local_comm_id, MessageId::OTHER, 3, Ari::EMPTY);
+    let flight = rej_to(&net, &req, foreign);
+    net.deliver(&flight);
+    net.assert_state(A, a, State::RepRcvd);
+    net.no_event(A);
+}
+
 #[test]
 fn cm_t37_intels_consumer_reject() {
     let mut net = Net::pair();
@@ -347,15 +366,21 @@ fn rejected_between_reply_and_rtu() {
 
 #[test]
 fn rejected_while_the_rep_is_out() {
-    for reason in [10, 28] {
+    for (reason, mra) in [(10, false), (28, false), (10, true), (28, true)] {
         let mut net = Net::pair();
-        let Handshake { p, req, .. } = net.accepted();
-        let rep = net.lose(Id::REP);
+        let (Handshake { p, req, .. }, rep) = net.replied();
+        if mra {
+            net.advance(answer_time() / 2);
+            net.pass(Id::MRA);
+            net.event(P);
+            net.assert_state(P, p, State::RepMraRcvd);
+        }
         let ids = rep.rep();
         let rej = rej(ids.remote_comm_id, ids.local_comm_id, MessageId::REP, reason, Ari::EMPTY);
         net.deliver(&req.with(rej));
         assert_eq!(rejected(&mut net, P).reason, RejReason(reason));
         net.assert_state(P, p, State::TimeWait);
+        net.wire.clear();
         net.advance(Duration::from_secs(300));
         assert_eq!(net.wire.iter().filter(|flight| flight.from == P).count(), 0);
         net.assert_released(P, p);

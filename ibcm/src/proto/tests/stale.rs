@@ -403,6 +403,7 @@ fn stale_while_ending() {
     connect.qpn = qpn;
     net.connect_with(A, connect);
     let timer = net.ep(P).poll_timeout();
+    net.advance(time(12));
     net.pass(Id::REQ);
     assert_eq!(net.take_only(Id::REJ).rej().reason, RejReason::STALE_CONNECTION);
     net.assert_state(P, p, State::TimeWait);

@@ -104,12 +104,24 @@ fn cm_t85_device_removed() {
 #[test]
 fn cm_t85_nothing_is_sent_afterwards() {
     let mut net = Net::pair();
+    let Established { p, .. } = net.established();
+    let rep = {
+        net.accepted();
+        net.take_only(Id::REP)
+    };
     let connect = net.connect_to(A, P);
     let now = net.now;
     net.ep(A).connect(now, connect).unwrap();
-    net.ep(A).device_removed();
-    assert!(net.ep(A).poll_transmit(now).is_none());
-    net.assert_silent();
+    net.disconnect(P, p);
+    let dreq = net.wire.iter().find(|flight| flight.from == P).unwrap().clone();
+    net.wire.clear();
+    let connect = net.connect_to(A, P);
+    let ep = &mut net.hosts[A].ep;
+    ep.handle_mad(now, &dreq.source, dreq.bytes()); // a DREP
+    ep.handle_mad(now, &rep.source, rep.bytes());
+    ep.connect(now, connect).unwrap(); // a REQ
+    ep.device_removed();
+    assert!(ep.poll_transmit(now).is_none());
 }
 
 /// Nobody answers any more. Whatever was going on ends by itself.
@@ -141,6 +153,17 @@ fn cm_t86_teardown_never_waits_for_the_peer() {
             }
         }
     }
+}
+
+/// A REQ that has not left needs no REJ.
+#[test]
+fn given_up_before_anything_was_sent() {
+    let mut net = Net::pair();
+    let (now, connect) = (net.now, net.connect_to(A, P));
+    let a = net.ep(A).connect(now, connect).unwrap();
+    net.ep(A).abort(now, a);
+    net.assert_silent();
+    net.assert_released(A, a);
 }
 
 /// Who never calls `disconnect` still learns of the end, and of the end of TimeWait.

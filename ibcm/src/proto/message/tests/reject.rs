@@ -100,8 +100,12 @@ fn cm_t35_a_length_of_127_is_clamped() {
 }
 
 #[test]
-fn cm_t37_and_t38_reasons_are_kept_as_they_came() {
+fn cm_t37_reason_27_is_kept() {
     assert_eq!(rej(27, 0, &[]).reason, RejReason::INSUFFICIENT_RESPONDER_RESOURCES);
+}
+
+#[test]
+fn cm_t38_unknown_reasons_are_kept() {
     for raw in [0, 34, 36, 65535] {
         let rej = rej(raw, 0, &[]);
         assert_eq!(rej.reason, RejReason(raw));
