@@ -1,6 +1,6 @@
 //! Linux system layer of the SDK, and the socket options that no safe crate sets. All `unsafe` of the project is here.
 //!
-//! With the feature `verbs`: [`LinuxDevice`], an RDMA device of this machine behind the device contract, driven
+//! With the feature `verbs`: `LinuxDevice`, an RDMA device of this machine behind the device contract, driven
 //! through libibverbs and umad.
 
 #[cfg(feature = "verbs")]
