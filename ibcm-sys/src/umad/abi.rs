@@ -11,8 +11,8 @@ use rustix::ioctl::{NoArg, Opcode, Updater, ioctl, opcode};
 /// Length of `ib_user_mad_hdr`.
 const HEADER: usize = 64;
 
-/// What one read gives and one write takes.
-pub(super) type Packet = [u8; HEADER + MAD_LEN];
+/// Length of what one read gives and one write takes.
+pub(super) const PACKET: usize = HEADER + MAD_LEN;
 
 /// The group of the ioctl numbers.
 const GROUP: u8 = 0x1b;
@@ -67,9 +67,9 @@ fn request(file: &File, registration: Registration) -> Result<u32, Errno> {
 /// A MAD as it is written. No timeout and no retries: the kernel sends it once and waits for no response.
 ///
 /// `None` if the GID index does not fit the header's one byte.
-pub(super) fn encode(agent: u32, mad: &OutgoingMad) -> Option<Packet> {
+pub(super) fn encode(agent: u32, mad: &OutgoingMad) -> Option<[u8; PACKET]> {
     let to = &mad.to;
-    let mut packet = [0; HEADER + MAD_LEN];
+    let mut packet = [0; PACKET];
     let mut put = |at: usize, bytes: &[u8]| packet[at..at + bytes.len()].copy_from_slice(bytes);
     put(0, &agent.to_ne_bytes());
     put(16, &(MAD_LEN as u32).to_ne_bytes());
@@ -89,7 +89,7 @@ pub(super) fn encode(agent: u32, mad: &OutgoingMad) -> Option<Packet> {
 
 /// A MAD that was read on `port`; `None` if it is an answer of the kernel itself or not 256 bytes long.
 pub(super) fn decode(port: u8, packet: &[u8]) -> Option<ReceivedMad> {
-    let packet: &Packet = packet.try_into().ok()?;
+    let packet: &[u8; PACKET] = packet.try_into().ok()?;
     let word = |at: usize| [packet[at], packet[at + 1], packet[at + 2], packet[at + 3]];
     let half = |at: usize| [packet[at], packet[at + 1]];
     let status = u32::from_ne_bytes(word(4));

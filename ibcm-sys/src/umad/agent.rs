@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 
-use super::abi::{self, Packet};
+use super::abi::{self, PACKET};
 use super::lane::Lanes;
 use crate::counters::{Counters, count};
 use crate::fd::readable;
@@ -82,7 +82,7 @@ impl MadAgent for UmadAgent {
                 Poll::Ready(Err(_)) => return Poll::Ready(Err(DeviceError::Gone)), // the runtime is ending
                 Poll::Pending => break,
             };
-            let mut packet: Packet = [0; _];
+            let mut packet = [0; PACKET];
             match guard.try_io(|file| file.get_ref().read(&mut packet)) {
                 Ok(Ok(len)) => {
                     reads += 1;
