@@ -3,20 +3,28 @@
 //! Each connection has one timer, whose meaning follows from its state. The connection holds the instant; the queue
 //! holds entries that count only while they agree with it, so that stopping a timer costs nothing. Entries that no
 //! longer count are swept out before they outnumber the others.
+//!
+//! Most timers run for one of a few times (that of a REQ, of a TimeWait), so they come in order of time, each kind for
+//! itself. The queue is a handful of sorted runs, to whose ends such timers are added; what fits none goes to a heap.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::time::Instant;
 
 /// The timer of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Timer(Option<Instant>);
 
+/// When, and the slot of the connection.
+type Entry = (Instant, u32);
+
 /// The queue.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
-    heap: BinaryHeap<Reverse<(Instant, u32)>>,
+    runs: [VecDeque<Entry>; 8],
+    heap: BinaryHeap<Reverse<Entry>>,
     running: usize,
+    queued: usize,
 }
 
 /// So few entries are not worth a sweep.
@@ -34,7 +42,13 @@ impl Timers {
         if timer.0.replace(at).is_none() {
             self.running += 1;
         }
-        self.heap.push(Reverse((at, slot)));
+        self.queued += 1;
+        // The run that ends closest before; an empty one only if there is no other.
+        let fitting = self.runs.iter_mut().filter(|run| run.back().is_none_or(|last| last.0 <= at));
+        match fitting.max_by_key(|run| run.back().map(|last| last.0)) {
+            Some(run) => run.push_back((at, slot)),
+            None => self.heap.push(Reverse((at, slot))),
+        }
     }
 
     pub(super) fn stop(&mut self, timer: &mut Timer) {
@@ -45,17 +59,7 @@ impl Timers {
 
     /// The next timer to run out. `timer_of` finds the timer of the connection in a slot.
     pub(super) fn next<'a>(&mut self, timer_of: impl Fn(u32) -> Option<&'a Timer>) -> Option<Instant> {
-        let counts = |(at, slot): (Instant, u32)| timer_of(slot).is_some_and(|timer| timer.is_at(at));
-        if self.heap.len() > 2 * self.running + SWEEP_FROM {
-            self.heap.retain(|&Reverse(entry)| counts(entry));
-        }
-        while let Some(&Reverse(entry)) = self.heap.peek() {
-            if counts(entry) {
-                return Some(entry.0);
-            }
-            self.heap.pop();
-        }
-        None
+        self.first(timer_of).map(|(at, _)| at)
     }
 
     /// The slot of a connection whose timer has run out at `now`.
@@ -64,20 +68,45 @@ impl Timers {
         now: Instant,
         timer_of: impl Fn(u32) -> Option<&'a Timer>,
     ) -> Option<u32> {
-        if self.next(timer_of)? > now {
-            return None;
-        }
-        self.heap.pop().map(|Reverse((_, slot))| slot)
+        let (_, slot) = self.first(timer_of).filter(|&(at, _)| at <= now)?;
+        self.pop();
+        Some(slot)
     }
 
     pub(super) fn clear(&mut self) {
-        self.heap.clear();
-        self.running = 0;
+        *self = Self::default();
     }
 
-    #[cfg(test)]
-    pub(super) fn running(&self) -> usize {
-        self.running
+    /// The first entry that counts; those before it are gone.
+    fn first<'a>(&mut self, timer_of: impl Fn(u32) -> Option<&'a Timer>) -> Option<Entry> {
+        let counts = |&(at, slot): &Entry| timer_of(slot).is_some_and(|timer| timer.is_at(at));
+        if self.queued > 2 * self.running + SWEEP_FROM {
+            self.runs.iter_mut().for_each(|run| run.retain(counts));
+            self.heap.retain(|Reverse(entry)| counts(entry));
+            self.queued = self.runs.iter().map(VecDeque::len).sum::<usize>() + self.heap.len();
+        }
+        loop {
+            let entry = self.peek()?;
+            if counts(&entry) {
+                return Some(entry);
+            }
+            self.pop();
+        }
+    }
+
+    fn peek(&self) -> Option<Entry> {
+        let of_heap = self.heap.peek().map(|Reverse(entry)| entry);
+        self.runs.iter().filter_map(VecDeque::front).chain(of_heap).min().copied()
+    }
+
+    /// Removes what [`Timers::peek`] shows.
+    fn pop(&mut self) {
+        let Some(entry) = self.peek() else { return };
+        self.queued -= 1;
+        match self.runs.iter_mut().find(|run| run.front() == Some(&entry)) {
+            Some(run) => _ = run.pop_front(),
+            None => _ = self.heap.pop(),
+        }
     }
 }
 
@@ -103,7 +132,27 @@ mod tests {
         assert_eq!(timers.pop_due(start + ms(30), |slot| each.get(slot as usize)), Some(1));
         timers.stop(&mut each[1]);
         assert_eq!(timers.next(|slot| each.get(slot as usize)), None);
-        assert_eq!(timers.running(), 0);
+        assert_eq!((timers.running, timers.queued), (0, 0));
+    }
+
+    #[test]
+    fn timers_of_any_length_run_out_in_order() {
+        let (start, mut timers) = (Instant::now(), Timers::default());
+        let mut each: Vec<Timer> = (0..1000).map(|_| Timer::default()).collect();
+        for (slot, timer) in each.iter_mut().enumerate() {
+            let at = start + Duration::from_millis(slot as u64 * 7919 % 1009);
+            timers.start(timer, slot as u32, at);
+        }
+        assert!(timers.runs.iter().all(|run| !run.is_empty()) && !timers.heap.is_empty());
+        let mut last = start;
+        for _ in 0..each.len() {
+            let at = timers.next(|slot| each.get(slot as usize)).unwrap();
+            let slot = timers.pop_due(at, |slot| each.get(slot as usize)).unwrap();
+            assert!(each[slot as usize].is_at(at) && at >= last);
+            timers.stop(&mut each[slot as usize]);
+            last = at;
+        }
+        assert_eq!((timers.running, timers.queued), (0, 0));
     }
 
     #[test]
@@ -113,7 +162,7 @@ mod tests {
             timers.start(&mut timer, 0, start + Duration::from_millis(n.into()));
             let at = timers.next(|_| Some(&timer));
             assert_eq!(at, Some(start + Duration::from_millis(n.into())));
-            assert!(timers.heap.len() <= 2 + SWEEP_FROM);
+            assert!(timers.queued <= 2 + SWEEP_FROM);
         }
     }
 }
