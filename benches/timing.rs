@@ -1,0 +1,129 @@
+//! Timing of cases side by side.
+
+use std::fmt;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::Options;
+
+/// Something to time.
+pub struct Case<'a> {
+    name: String,
+    run: Box<dyn FnMut(u64) + 'a>,
+}
+
+impl<'a> Case<'a> {
+    /// `run` does the thing as often as it is told.
+    pub fn new(name: impl Into<String>, run: impl FnMut(u64) + 'a) -> Self {
+        Self { name: name.into(), run: Box::new(run) }
+    }
+}
+
+impl fmt::Debug for Case<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Case").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// What time means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Clock {
+    /// What the calling thread spent on the CPU: for what runs in one thread and never waits. Other processes on the same
+    /// cores spoil the caches, not the count.
+    Cpu,
+    /// The clock on the wall.
+    Wall,
+}
+
+impl Clock {
+    fn now(self) -> Duration {
+        let id = match self {
+            Self::Cpu => ClockId::ThreadCPUTime,
+            Self::Wall => ClockId::Monotonic,
+        };
+        let time = clock_gettime(id);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    }
+}
+
+/// How much is timed.
+#[derive(Debug, Clone, Copy)]
+pub struct Sampling {
+    /// By which clock.
+    pub clock: Clock,
+    /// How long one sample takes about.
+    pub length: Duration,
+    /// How many samples each case gets.
+    pub samples: usize,
+}
+
+impl Sampling {
+    /// This much, or next to nothing in a quick run.
+    pub fn new(options: &Options, clock: Clock, length: Duration, samples: usize) -> Self {
+        match options.quick {
+            true => Self { clock, length: length / 50, samples: 3 },
+            false => Self { clock, length, samples },
+        }
+    }
+}
+
+/// How long a case takes once, nanoseconds.
+#[derive(Debug, Clone)]
+pub struct Estimate {
+    /// Name of the case.
+    pub name: String,
+    /// Half of the samples took longer.
+    pub median: f64,
+    /// A quarter of the samples took less, a quarter more.
+    pub quartiles: (f64, f64),
+}
+
+impl Estimate {
+    /// How often it goes in a second.
+    pub fn per_second(&self) -> f64 {
+        1e9 / self.median
+    }
+
+    /// The quartiles for a table.
+    pub fn spread(&self) -> String {
+        format!("{:.1} .. {:.1}", self.quartiles.0, self.quartiles.1)
+    }
+}
+
+/// Times the cases in turn, sample by sample, so that whatever slows the machine down meets all of them.
+pub fn side_by_side(sampling: Sampling, mut cases: Vec<Case<'_>>) -> Vec<Estimate> {
+    let counts: Vec<u64> = cases.iter_mut().map(|case| calibrate(case, sampling)).collect();
+    let mut times = vec![Vec::with_capacity(sampling.samples); cases.len()];
+    for _ in 0..sampling.samples {
+        for ((case, &count), times) in cases.iter_mut().zip(&counts).zip(&mut times) {
+            times.push(time(case, sampling.clock, count).as_secs_f64() * 1e9 / count as f64);
+        }
+    }
+    cases.into_iter().zip(times).map(|(case, times)| estimate(case.name, times)).collect()
+}
+
+/// How often `case` goes into a sample. Warms it up too.
+fn calibrate(case: &mut Case<'_>, sampling: Sampling) -> u64 {
+    let mut count = 1;
+    loop {
+        let took = time(case, sampling.clock, count);
+        if took >= sampling.length / 2 {
+            let fits = count as f64 * sampling.length.as_secs_f64() / took.as_secs_f64();
+            return (fits as u64).max(1);
+        }
+        count *= 2;
+    }
+}
+
+fn time(case: &mut Case<'_>, clock: Clock, count: u64) -> Duration {
+    let start = clock.now();
+    (case.run)(count);
+    clock.now() - start
+}
+
+fn estimate(name: String, mut times: Vec<f64>) -> Estimate {
+    times.sort_by(f64::total_cmp);
+    let at = |part: f64| times[((times.len() - 1) as f64 * part).round() as usize];
+    Estimate { name, median: at(0.5), quartiles: (at(0.25), at(0.75)) }
+}
