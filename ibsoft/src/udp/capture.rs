@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use ibdev::DeviceError;
@@ -26,9 +26,32 @@ impl Capture {
         Ok(Self { file: Mutex::new(file), errors: AtomicU64::new(0) })
     }
 
+    /// Holds the file, so that what others record comes behind what is recorded through this.
+    pub(super) fn lock(&self) -> Recording<'_> {
+        Recording { file: self.file.lock().unwrap_or_else(PoisonError::into_inner), errors: &self.errors }
+    }
+
+    /// Brings what was recorded to the file: it is complete if the process is killed now.
+    pub(super) fn flush(&self) {
+        self.lock().with(PcapFile::flush);
+    }
+
+    /// How many packets could not be written.
+    pub(super) fn errors(&self) -> u64 {
+        self.errors.load(Ordering::Relaxed)
+    }
+}
+
+/// The right to add to a capture.
+pub(super) struct Recording<'a> {
+    file: MutexGuard<'a, PcapFile>,
+    errors: &'a AtomicU64,
+}
+
+impl Recording<'_> {
     /// Adds a packet: from the BTH through the ICRC, with the Identification that the ICRC was computed with. `None`
     /// is for packets whose ICRC is wrong.
-    pub(super) fn record(&self, src: SocketAddr, dst: SocketAddr, id: Option<FoundId>, datagram: &[u8]) {
+    pub(super) fn packet(&mut self, src: SocketAddr, dst: SocketAddr, id: Option<FoundId>, datagram: &[u8]) {
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let frame = RoceFrame {
             src,
@@ -40,19 +63,8 @@ impl Capture {
         self.with(|file| file.write(since_epoch, |out| frame.write_to(out)));
     }
 
-    /// Brings what was recorded to the file: it is complete if the process is killed now.
-    pub(super) fn flush(&self) {
-        self.with(PcapFile::flush);
-    }
-
-    /// How many packets could not be written.
-    pub(super) fn errors(&self) -> u64 {
-        self.errors.load(Ordering::Relaxed)
-    }
-
-    fn with(&self, write: impl FnOnce(&mut PcapFile) -> io::Result<()>) {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = write(&mut file)
+    fn with(&mut self, write: impl FnOnce(&mut PcapFile) -> io::Result<()>) {
+        if let Err(error) = write(&mut self.file)
             && self.errors.fetch_add(1, Ordering::Relaxed) == 0
         {
             tracing::warn!(%error, "the pcap file misses packets");

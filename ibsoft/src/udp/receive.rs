@@ -86,7 +86,7 @@ impl Receiver {
             _ => None,
         };
         if let Some(capture) = capture {
-            capture.record(meta.addr, local, found, datagram);
+            capture.lock().packet(meta.addr, local, found, datagram);
         }
         let Some(found) = found else {
             self.counters.drop_icrc += 1;

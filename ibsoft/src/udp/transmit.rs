@@ -119,11 +119,8 @@ impl Transmitter {
     /// Sends a run. Gives it back if the socket would block.
     fn send(&mut self, socket: &RoceSocket, run: Run, capture: Option<&Capture>) -> Result<(), Run> {
         let segment = (run.segments > 1).then_some(run.segment);
-        match self.call(socket, &run, segment) {
-            Ok(()) => {
-                self.counters.batches += 1;
-                self.sent(socket, &run, capture);
-            }
+        match self.transmit(socket, &run, segment, capture) {
+            Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(run),
             Err(error) if segment.is_none() => self.refused(&error, &run),
             Err(_) => self.send_singly(socket, run, capture),
@@ -143,14 +140,12 @@ impl Transmitter {
             singles.push_back(Run { to: run.to, start, end, segment: end - start, segments: 1 });
         }
         while let Some(single) = singles.pop_front() {
-            match self.call(socket, &single, None) {
+            match self.transmit(socket, &single, None, capture) {
                 Ok(()) => {
                     if socket.stop_gso() {
                         self.counters.gso_fallbacks += 1;
                         tracing::debug!(local = %socket.local, "no segmentation offload here, packets leave one by one");
                     }
-                    self.counters.batches += 1;
-                    self.sent(socket, &single, capture);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     singles.push_front(single);
@@ -164,24 +159,35 @@ impl Transmitter {
         }
     }
 
-    fn call(&self, socket: &RoceSocket, run: &Run, segment_size: Option<usize>) -> io::Result<()> {
+    /// One call to the socket, counted and captured. The capture is held meanwhile: an answer comes behind it.
+    fn transmit(
+        &mut self,
+        socket: &RoceSocket,
+        run: &Run,
+        segment_size: Option<usize>,
+        capture: Option<&Capture>,
+    ) -> io::Result<()> {
+        let datagrams = &self.buffer[run.start..run.end];
         let transmit = Transmit {
             destination: run.to.addr,
             ecn: EcnCodepoint::from_bits(run.to.ecn),
-            contents: &self.buffer[run.start..run.end],
+            contents: datagrams,
             segment_size,
             src_ip: None,
         };
-        socket.socket.try_io(Interest::WRITABLE, || socket.state.try_send((&socket.socket).into(), &transmit))
-    }
-
-    fn sent(&mut self, socket: &RoceSocket, run: &Run, capture: Option<&Capture>) {
+        let mut recording = capture.map(Capture::lock);
+        socket
+            .socket
+            .try_io(Interest::WRITABLE, || socket.state.try_send((&socket.socket).into(), &transmit))?;
+        self.counters.batches += 1;
         self.counters.datagrams += run.segments as u64;
-        let Some(capture) = capture else { return };
-        for (k, datagram) in self.buffer[run.start..run.end].chunks(run.segment).enumerate() {
-            let id = FoundId { id: k as u16, class: IdClass::Zero };
-            capture.record(socket.local, run.to.addr, Some(id), datagram);
+        if let Some(recording) = &mut recording {
+            for (k, datagram) in datagrams.chunks(run.segment).enumerate() {
+                let id = FoundId { id: k as u16, class: IdClass::Zero };
+                recording.packet(socket.local, run.to.addr, Some(id), datagram);
+            }
         }
+        Ok(())
     }
 
     fn refused(&mut self, error: &io::Error, run: &Run) {
