@@ -13,7 +13,9 @@ pub struct Config {
     pub mra_service_timeout: TimeCode,
     /// The longest wait that one MRA of a peer can ask for. Default 60 s.
     pub max_mra_wait: Duration,
-    /// The longest time between two transmissions of a REP or DREQ, which the peer chooses in its REQ. Default 60 s.
+    /// The shortest time between two transmissions of a REP or DREQ, which the peer chooses in its REQ. Default 1 ms.
+    pub min_response_timeout: Duration,
+    /// The longest. Default 60 s.
     pub max_response_timeout: Duration,
     /// The longest ack timeout that a REQ can put into a QP; also what stands in for its 0, "for ever".
     /// Default 22 (17 s).
@@ -41,6 +43,7 @@ impl Default for Config {
         Self {
             mra_service_timeout: TimeCode::truncate(20),
             max_mra_wait: Duration::from_secs(60),
+            min_response_timeout: Duration::from_millis(1),
             max_response_timeout: Duration::from_secs(60),
             max_ack_timeout: TimeCode::truncate(22),
             min_time_wait: Duration::from_millis(10),

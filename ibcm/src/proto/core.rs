@@ -130,6 +130,11 @@ impl Core {
         }
     }
 
+    /// How long to wait for the answer to a REP or DREQ, within the bounds.
+    pub(super) fn response_timeout(&self, wanted: Duration) -> Duration {
+        wanted.min(self.config.max_response_timeout).max(self.config.min_response_timeout)
+    }
+
     /// A TimeWait within the bounds.
     pub(super) fn time_wait(&self, wanted: Duration) -> Duration {
         wanted.min(self.config.max_time_wait).max(self.config.min_time_wait)

@@ -53,7 +53,7 @@ impl Hasher for PlainHasher {
     }
 
     fn finish(&self) -> u64 {
-        self.0 ^ self.0 >> 32
+        self.0 ^ (self.0 >> 32)
     }
 }
 
@@ -79,11 +79,14 @@ impl Source {
 /// What a peer names a connection by, as a hash. The connections that have it are still to be compared: neither is it
 /// free of collisions, nor do two hosts have to choose different IDs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct RemoteKey(u64);
+pub(super) struct RemoteKey(u32);
 
 impl RemoteKey {
-    pub(super) const fn hash(self) -> u64 {
-        self.0
+    /// What a table wants: all bits used.
+    pub(super) fn hash(self) -> u64 {
+        let mut hasher = PlainHasher::default();
+        hasher.write_u32(self.0);
+        hasher.finish()
     }
 }
 
@@ -124,7 +127,7 @@ impl Ids {
             hasher.write_u64(guid.0);
         }
         hasher.write_u64(name);
-        RemoteKey(hasher.finish())
+        RemoteKey(hasher.finish() as u32)
     }
 
     /// A number that stands for `source` and that nobody outside can foresee.

@@ -246,7 +246,7 @@ impl Connection {
         rtu_data: PrivateData<224>,
     ) -> Result<(), CommandError> {
         if !matches!(self.state, State::RepRcvd | State::RepMraSent) {
-            return Err(CommandError::State(self.state));
+            return Err(self.refusal());
         }
         self.rtu_data = keep(rtu_data);
         let rtu = self.rtu();

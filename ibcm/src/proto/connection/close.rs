@@ -78,7 +78,7 @@ impl Connection {
     ) -> Result<(), CommandError> {
         match self.state {
             State::ReqRcvd | State::ReqMraSent | State::RepRcvd | State::RepMraSent => {}
-            state => return Err(CommandError::State(state)),
+            _ => return Err(self.refusal()),
         }
         self.reject_with(core, now, reject.reason, reject.info.encode(), reject.private_data);
         self.report_release_only();
@@ -90,7 +90,7 @@ impl Connection {
     pub(in super::super) fn ignore(&mut self, core: &mut Core) -> Result<(), CommandError> {
         match self.state {
             State::ReqRcvd | State::ReqMraSent => {}
-            state => return Err(CommandError::State(state)),
+            _ => return Err(self.refusal()),
         }
         core.stats.ignored_requests += 1;
         self.report_release_only();
@@ -216,7 +216,7 @@ impl Connection {
                 self.send_dreq(core, self.remote_qpn, disconnect);
             }
             State::DreqSent | State::TimeWait => {}
-            state => return Err(CommandError::State(state)),
+            _ => return Err(self.refusal()),
         }
         Ok(())
     }

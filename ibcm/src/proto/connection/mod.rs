@@ -13,6 +13,7 @@ use ibwire::{CommId, Guid, PrivateData, Qpn, TimeCode, TransactionId};
 
 use super::core::{Core, Outgoing};
 use super::endpoint::{ConnHandle, Info, ListenerId};
+use super::error::CommandError;
 use super::event::Event;
 use super::exchange::{Exchange, Patience};
 use super::ids::{RemoteKey, Source};
@@ -138,6 +139,14 @@ impl Connection {
     /// Whether the peer's ID is known. 0 is an ID too.
     pub(super) fn is_peer_known(&self) -> bool {
         self.remote_keys.is_some()
+    }
+
+    /// Why a command does not fit this state. Who is in TimeWait has been told how it ended, or ended it.
+    fn refusal(&self) -> CommandError {
+        match self.state {
+            State::TimeWait => CommandError::Gone,
+            state => CommandError::State(state),
+        }
     }
 
     /// Takes the peer's names for itself into the maps.

@@ -65,7 +65,7 @@ impl Connection {
             tid,
             primary: admission.primary,
             answer_to: from.reply(),
-            period: req.local_cm_response_timeout.duration().min(core.config.max_response_timeout),
+            period: core.response_timeout(req.local_cm_response_timeout.duration()),
             max_cm_retries: req.max_cm_retries.get(),
             life_time: ack_timeout.saturating_sub(1),
             answer_within,
@@ -120,7 +120,7 @@ impl Connection {
     /// The terms that `accept` would bring. At this point ours are the most that can be had.
     fn accepted_terms(&self, accept: &Accept) -> Result<Terms, CommandError> {
         if !self.is_undecided_request() {
-            return Err(CommandError::State(self.state));
+            return Err(self.refusal());
         }
         let depth = |field, wanted: Option<u8>, most: u8| {
             let depth = wanted.unwrap_or(most);

@@ -36,12 +36,12 @@ impl Endpoint {
     fn handle_message(&mut self, now: Instant, from: &MadSource, tid: TransactionId, message: Message) {
         match message {
             Message::Req(req) => self.handle_req(now, from, tid, req),
-            Message::Mra(mra) => self.handle_mra(now, mra),
+            Message::Mra(mra) => self.handle_mra(now, from, mra),
             Message::Rej(rej) => self.handle_rej(now, from, &rej),
             Message::Rep(rep) => self.handle_rep(now, from, tid, rep),
-            Message::Rtu(rtu) => self.handle_rtu(rtu),
+            Message::Rtu(rtu) => self.handle_rtu(now, from, rtu),
             Message::Dreq(dreq) => self.handle_dreq(now, from, tid, &dreq),
-            Message::Drep(drep) => self.handle_drep(now, &drep),
+            Message::Drep(drep) => self.handle_drep(now, from, &drep),
         }
     }
 
@@ -81,14 +81,16 @@ impl Endpoint {
     }
 
     /// An MRA finds its connection by our ID: with a REQ the peer's is not known yet.
-    fn handle_mra(&mut self, now: Instant, mra: Mra) {
+    fn handle_mra(&mut self, now: Instant, from: &MadSource, mra: Mra) {
         if mra.message == MessageId::RESERVED {
             self.core.stats.dropped_malformed += 1;
             return;
         }
         match self.core.ids.by_local_id(mra.remote_comm_id) {
-            Some(slot) => self.on(slot, |conn, core| conn.handle_mra(core, now, mra)),
-            None => self.core.stats.dropped_unknown_id += 1,
+            Some(slot) if self.is_from_peer(now, slot, from) => {
+                self.on(slot, |conn, core| conn.handle_mra(core, now, mra));
+            }
+            _ => self.core.stats.dropped_unknown_id += 1,
         }
     }
 
@@ -166,10 +168,12 @@ impl Endpoint {
         }
     }
 
-    fn handle_rtu(&mut self, rtu: Rtu) {
+    fn handle_rtu(&mut self, now: Instant, from: &MadSource, rtu: Rtu) {
         match self.find(rtu.remote_comm_id, rtu.local_comm_id) {
-            Some(slot) => self.on(slot, |conn, core| conn.handle_rtu(core, rtu)),
-            None => self.core.stats.dropped_unknown_id += 1,
+            Some(slot) if self.is_from_peer(now, slot, from) => {
+                self.on(slot, |conn, core| conn.handle_rtu(core, rtu));
+            }
+            _ => self.core.stats.dropped_unknown_id += 1,
         }
     }
 
@@ -192,10 +196,12 @@ impl Endpoint {
         }
     }
 
-    fn handle_drep(&mut self, now: Instant, drep: &Drep) {
+    fn handle_drep(&mut self, now: Instant, from: &MadSource, drep: &Drep) {
         match self.find(drep.remote_comm_id, drep.local_comm_id) {
-            Some(slot) => self.on(slot, |conn, core| conn.handle_drep(core, now, drep)),
-            None => self.core.stats.dropped_unknown_id += 1,
+            Some(slot) if self.is_from_peer(now, slot, from) => {
+                self.on(slot, |conn, core| conn.handle_drep(core, now, drep));
+            }
+            _ => self.core.stats.dropped_unknown_id += 1,
         }
     }
 
