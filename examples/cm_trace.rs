@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use ibcm::MAD_TARGET;
+use ibcm::{Gid, MAD_TARGET};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -47,7 +47,8 @@ impl CmTrace {
             return;
         }
         let here = here.map_or("here", String::as_str);
-        let there = there.unwrap_or(&message.peer);
+        let ip = message.peer.parse::<Gid>().map(|gid| gid.to_ip().to_string());
+        let there = there.or(ip.as_ref().ok()).unwrap_or(&message.peer);
         let arrow = if message.direction == "out" { "->" } else { "<-" };
         let CmMessage { name, local, remote, error, .. } = message;
         match error.is_empty() {

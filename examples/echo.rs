@@ -13,9 +13,11 @@
 use std::error::Error;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
+use examples::chain;
 use examples::cm_trace::{self, CmTrace};
 use ibcm::{Connection, Gid, Hca, IncomingRequest, Listener, Recv, ServiceId};
 
@@ -73,13 +75,20 @@ fn service_id(text: &str) -> std::result::Result<ServiceId, std::num::ParseIntEr
 }
 
 #[tokio::main]
-async fn main() -> Result {
+async fn main() -> ExitCode {
     let args = Args::parse();
     let trace = cm_trace::start();
-    match args.command {
+    let result = match args.command {
         None => both(&args, &trace).await,
         Some(Command::Serve { once }) => serve(&args, &trace, once).await,
         Some(Command::Connect { address }) => connect(&args, &trace, address).await,
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", chain(&*error));
+            ExitCode::FAILURE
+        }
     }
 }
 
@@ -139,7 +148,7 @@ async fn both(args: &Args, trace: &CmTrace) -> Result {
     for (hca, name) in [(&server, "server"), (&client, "client")] {
         trace.name(hca.name(), name);
         trace.name(hca.gid(), name);
-        println!("{name}: {}, GID {}", hca.name(), hca.gid());
+        println!("{name}: {} with GID {}", hca.name(), hca.gid());
     }
     let listener = args.listen(&server).await?;
     println!("the server listens on {}, the client connects", args.service());
@@ -171,7 +180,7 @@ async fn serve(args: &Args, trace: &CmTrace, once: bool) -> Result {
         let (peer, recv) = (request.peer(), args.recv());
         let task = tokio::spawn(async move {
             if let Err(error) = answer(request, recv, "server").await {
-                println!("server: {peer}: {error}");
+                println!("server: {}: {}", peer.gid.to_ip(), chain(&error));
             }
         });
         if once {
@@ -207,6 +216,7 @@ async fn answer(request: IncomingRequest, recv: Recv, name: &str) -> std::result
         conn.send(message.into_buf()).await?;
         messages += 1;
     }
+    let peer = peer.gid.to_ip();
     println!("{name}: {messages} messages echoed to {peer}, {}", conn.closed().await);
     Ok(())
 }
@@ -218,7 +228,7 @@ const SHOWN: u32 = 10;
 async fn exchange(args: &Args, hca: &Hca, server: Gid) -> Result {
     let start = Instant::now();
     let conn = args.dial(hca, server).await?;
-    println!("client: connected to {} in {:.3} ms", conn.peer(), ms(start.elapsed()));
+    println!("client: connected to {} in {:.3} ms", server.to_ip(), ms(start.elapsed()));
     let mut times = Vec::new();
     for n in 1..=args.count {
         let text = format!("message {n} ");

@@ -31,6 +31,7 @@ const TRANSMIT_QUEUE: usize = 128;
 pub(crate) struct Driver {
     shared: Arc<Shared>,
     device: Arc<dyn Device>,
+    gone: bool,
     ports: Vec<Port>,
     /// When the engine wants to be called.
     timer: Option<Instant>,
@@ -73,7 +74,16 @@ impl Driver {
     pub(crate) fn new(shared: Arc<Shared>, device: Arc<dyn Device>, agents: Vec<Box<dyn MadAgent>>) -> Self {
         let ports = agents.into_iter().map(|agent| Port { agent, queue: VecDeque::new() }).collect();
         let sleep = Box::pin(tokio::time::sleep_until(now().into()));
-        Self { shared, device, ports, timer: None, sleep, received: Vec::new(), routed: Routed::default() }
+        Self {
+            shared,
+            device,
+            gone: false,
+            ports,
+            timer: None,
+            sleep,
+            received: Vec::new(),
+            routed: Routed::default(),
+        }
     }
 
     /// One round; true if there may be more to do.
@@ -86,10 +96,12 @@ impl Driver {
         busy | self.send(cx)
     }
 
-    /// Whether the device was removed.
+    /// True if there were any.
     fn device_events(&mut self, cx: &mut Context<'_>) -> bool {
         let mut busy = false;
-        while let Poll::Ready(event) = self.device.poll_event(cx) {
+        while !self.gone
+            && let Poll::Ready(event) = self.device.poll_event(cx)
+        {
             busy = true;
             tracing::debug!(hca = %self.shared.name, ?event, "device event");
             match event {
@@ -108,22 +120,20 @@ impl Driver {
                         slot.qp_error(&self.shared, qpn);
                     }
                 }
-                DeviceEvent::Gone => {
-                    self.gone();
-                    return true;
-                }
+                DeviceEvent::Gone => self.gone(),
                 _ => {}
             }
         }
         busy
     }
 
+    /// The device was removed.
     fn gone(&mut self) {
+        self.gone = true;
+        self.ports.clear();
         let mut engine = self.shared.engine();
-        if engine.phase != Phase::Gone {
-            engine.phase = Phase::Gone;
-            engine.endpoint.device_removed();
-        }
+        engine.phase = Phase::Gone;
+        engine.endpoint.device_removed();
     }
 
     fn receive(&mut self, cx: &mut Context<'_>) -> bool {
@@ -136,7 +146,6 @@ impl Driver {
         }
         if gone {
             self.gone();
-            self.ports.clear();
         }
         gone || !self.received.is_empty()
     }

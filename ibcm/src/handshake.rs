@@ -46,9 +46,14 @@ impl Handshake {
         self.until(|state| state.reply.take()).await
     }
 
-    /// Waits until both sides may send, or for the end.
+    /// Passive side: waits until both sides may send, or for the end. A connection that breaks with the peer's first message
+    /// was established; its receiver is told what broke it.
     pub(crate) async fn established(&self) -> Result<(), End> {
-        self.until(|state| state.established.then_some(())).await
+        self.until(|state| {
+            let broken = state.queues.as_ref().is_some_and(|queues| queues.broken().is_some());
+            (state.established || broken).then_some(())
+        })
+        .await
     }
 
     async fn until<T>(&self, mut done: impl FnMut(&mut SlotState) -> Option<T>) -> Result<T, End> {

@@ -205,12 +205,11 @@ impl<'a, T> SendOp<'a, T> {
 
 /// The queues, if new sends are taken.
 fn open(state: &mut SlotState) -> Result<&mut Queues, OpCause> {
-    if state.disconnecting || state.end.is_some() {
-        return Err(OpCause::Closed);
-    }
+    let closed = state.disconnecting || state.end.is_some();
     match &mut state.queues {
         Some(queues) => match queues.broken() {
             Some(status) => Err(OpCause::Status(status)),
+            None if closed => Err(OpCause::Closed),
             None => Ok(queues),
         },
         None => Err(OpCause::Closed),

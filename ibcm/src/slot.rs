@@ -66,7 +66,7 @@ impl Slot {
             Some(queues) => (queues.take_news(), queues.take_unwanted()),
             None => (News::default(), Vec::new()),
         };
-        let early = news.received && !state.established;
+        let early = (news.received || news.broken) && !state.established;
         let qpn = early.then(|| state.queues.as_ref()?.qp().map(|qp| qp.qpn())).flatten();
         drop(state);
         drop(unwanted);

@@ -1,0 +1,75 @@
+//! What the shell's tests share.
+#![allow(dead_code, missing_docs, unreachable_pub)]
+
+use std::error::Error;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use ibcm::sim::Subnet;
+use ibcm::{Connection, Hca, Listener, ServiceId};
+
+pub const SID: ServiceId = ServiceId::new(0x1000_0000_0000_0001);
+
+pub type Result<T = ()> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+/// Two HCAs in a subnet, and a listener on the second.
+pub struct Net {
+    pub net: Subnet,
+    pub client: Hca,
+    pub server: Hca,
+}
+
+impl Net {
+    pub async fn new(seed: u64) -> Result<Self> {
+        let net = Subnet::star(["client", "server"]).seed(seed).await?;
+        let client = Hca::open(net.device("client")).rng_seed([1; 32]).await?;
+        let server = Hca::open(net.device("server")).rng_seed([2; 32]).await?;
+        Ok(Self { net, client, server })
+    }
+
+    pub async fn listen(&self) -> Result<Listener> {
+        Ok(Listener::bind(SID).device(&self.server).await?)
+    }
+
+    /// Both ends of a connection.
+    pub async fn pair(&self) -> Result<(Connection, Connection)> {
+        let listener = self.listen().await?;
+        let path = self.client.path_to(self.server.gid()).service_id(SID).await?;
+        let passive = async { Ok::<_, ibcm::Error>(listener.accept().await?.accept().await?) };
+        let active = async { Ok(Connection::connect(path).await?) };
+        Ok(tokio::try_join!(active, passive)?)
+    }
+
+    /// Nothing is left, and every message was answered.
+    pub async fn quiet(self) -> Result {
+        self.net.quiet().await?;
+        Ok(())
+    }
+}
+
+/// A future that is dropped at its n-th poll, the first being 0; `None` then.
+pub struct DropAt<F> {
+    future: Option<Pin<Box<F>>>,
+    polls: usize,
+}
+
+pub fn drop_at<F: Future>(polls: usize, future: F) -> DropAt<F> {
+    DropAt { future: Some(Box::pin(future)), polls }
+}
+
+impl<F: Future> Future for DropAt<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.polls == 0 {
+            self.future = None;
+            return Poll::Ready(None);
+        }
+        self.polls -= 1;
+        match &mut self.future {
+            Some(future) => future.as_mut().poll(cx).map(Some),
+            None => Poll::Ready(None),
+        }
+    }
+}
