@@ -191,7 +191,7 @@ impl Connection {
         core: &mut Core,
         now: Instant,
         from: &MadSource,
-        rep: Rep,
+        rep: &Rep,
     ) {
         self.stop_exchange(core);
         self.answer_to = from.reply();
@@ -212,12 +212,12 @@ impl Connection {
             core.warn(now, from, "replies with more reads than were offered");
             let reason = RejReason::INSUFFICIENT_RESPONDER_RESOURCES;
             self.reject_with(core, now, reason, Ari::EMPTY, PrivateData::EMPTY);
-            self.report(core, Event::ReplyRefused { conn: self.handle, reason, rep: Box::new(rep) });
+            self.report(core, Event::ReplyRefused { conn: self.handle, reason, rep: Box::new(rep.clone()) });
             self.release(core);
             return;
         }
         self.start_timer(core, now + self.answer_within / 2);
-        self.report(core, Event::Reply { conn: self.handle, rep: Box::new(rep) });
+        self.report(core, Event::Reply { conn: self.handle, rep: Box::new(rep.clone()) });
     }
 
     /// A REP with both IDs of this connection.

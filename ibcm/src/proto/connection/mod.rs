@@ -281,7 +281,7 @@ impl Connection {
     }
 
     /// The peer asks for more time for its answer to our `message`.
-    fn handle_busy(&mut self, core: &mut Core, now: Instant, mra: Mra, next: State) {
+    fn handle_busy(&mut self, core: &mut Core, now: Instant, mra: &Mra, next: State) {
         let Some(exchange) = self.exchange.as_mut().filter(|exchange| exchange.is_sent()) else {
             core.stats.dropped_state += 1;
             return;
@@ -293,12 +293,12 @@ impl Connection {
             self.set_state(core, next);
         }
         if first {
-            self.report(core, Event::Busy { conn: self.handle, mra: Box::new(mra) });
+            self.report(core, Event::Busy { conn: self.handle, mra: Box::new(mra.clone()) });
         }
     }
 
     /// An MRA with our ID.
-    pub(super) fn handle_mra(&mut self, core: &mut Core, now: Instant, mra: Mra) {
+    pub(super) fn handle_mra(&mut self, core: &mut Core, now: Instant, mra: &Mra) {
         match (self.state, mra.message) {
             (State::ReqSent | State::ReqMraRcvd, MessageId::REQ) => {
                 self.handle_busy(core, now, mra, State::ReqMraRcvd);

@@ -40,7 +40,7 @@ impl Connection {
         admission: Admission,
         from: &MadSource,
         tid: TransactionId,
-        req: Req,
+        req: &Req,
     ) -> Self {
         let (local_id, rq_psn) = (core.draw_id(), Psn::truncate(core.rng.next_u32()));
         let ack_timeout = req.primary.local_ack_timeout;
@@ -98,7 +98,7 @@ impl Connection {
         core.stats.requests += 1;
         connection.start_timer(core, now + answer_within / 2);
         let request = Box::new(Request {
-            req,
+            req: req.clone(),
             from: *from,
             path: admission.path,
             responder_resources: connection.terms.responder_resources,
@@ -197,7 +197,7 @@ impl Connection {
     }
 
     /// An RTU with both IDs of this connection.
-    pub(in super::super) fn handle_rtu(&mut self, core: &mut Core, rtu: Rtu) {
+    pub(in super::super) fn handle_rtu(&mut self, core: &mut Core, rtu: &Rtu) {
         match (self.role, self.state) {
             (Role::Passive, State::RepSent | State::RepMraRcvd) => {
                 self.establish(core);

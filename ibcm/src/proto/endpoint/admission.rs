@@ -29,37 +29,37 @@ impl From<RejReason> for Refusal {
 }
 
 impl Endpoint {
-    pub(super) fn handle_req(&mut self, now: Instant, from: &MadSource, tid: TransactionId, req: Req) {
-        if !has_supported_transport(&req) {
-            self.refuse(from, tid, &req, RejReason::INVALID_TRANSPORT.into());
+    pub(super) fn handle_req(&mut self, now: Instant, from: &MadSource, tid: TransactionId, req: &Req) {
+        if !has_supported_transport(req) {
+            self.refuse(from, tid, req, RejReason::INVALID_TRANSPORT.into());
             return;
         }
         if let Some(slot) = self.find_by_remote_id(from, req.local_ca_guid, req.local_comm_id) {
             if self.conns[slot as usize].remote_qpn() == req.local_qpn {
                 self.on(slot, |conn, core| conn.handle_duplicate_request(core, from, tid));
             } else {
-                self.refuse(from, tid, &req, RejReason::DUPLICATE_COMM_ID.into());
+                self.refuse(from, tid, req, RejReason::DUPLICATE_COMM_ID.into());
                 self.core.warn(now, from, "requests a connection by an ID that it has one by");
                 self.on(slot, |conn, core| conn.handle_stale(core, now, req.local_qpn));
             }
             return;
         }
-        if let Some(&rej) = self.core.rejections.of_request(now, &self.sender(from, &req)) {
+        if let Some(&rej) = self.core.rejections.of_request(now, &self.sender(from, req)) {
             self.core.stats.repeated_answers += 1;
             self.core.answer(from.reply(), rej);
             return;
         }
         if let Some(slot) = self.find_by_remote_qpn(from, req.local_ca_guid, req.local_qpn) {
-            self.refuse(from, tid, &req, RejReason::STALE_CONNECTION.into());
+            self.refuse(from, tid, req, RejReason::STALE_CONNECTION.into());
             self.core.warn(now, from, "requests a connection on a queue pair that it has one on");
             self.on(slot, |conn, core| conn.handle_stale(core, now, req.local_qpn));
             return;
         }
-        match self.admit(from, &req) {
+        match self.admit(from, req) {
             Ok(admission) => {
                 self.insert(|core, handle| Connection::passive(core, now, handle, admission, from, tid, req));
             }
-            Err(refusal) => self.refuse(from, tid, &req, refusal),
+            Err(refusal) => self.refuse(from, tid, req, refusal),
         }
     }
 

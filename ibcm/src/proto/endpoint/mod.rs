@@ -3,6 +3,8 @@
 mod admission;
 mod handle;
 mod route;
+#[cfg(test)]
+mod tests;
 
 use std::time::{Duration, Instant};
 

@@ -27,21 +27,21 @@ impl Endpoint {
                     receiver = %message.remote_comm_id(),
                     "received"
                 );
-                self.handle_message(now, from, header.tid, message);
+                self.handle_message(now, from, header.tid, &message);
             }
             Err(error) => self.handle_undecodable(now, from, mad, error),
         }
     }
 
-    fn handle_message(&mut self, now: Instant, from: &MadSource, tid: TransactionId, message: Message) {
+    fn handle_message(&mut self, now: Instant, from: &MadSource, tid: TransactionId, message: &Message) {
         match message {
             Message::Req(req) => self.handle_req(now, from, tid, req),
             Message::Mra(mra) => self.handle_mra(now, from, mra),
-            Message::Rej(rej) => self.handle_rej(now, from, &rej),
+            Message::Rej(rej) => self.handle_rej(now, from, rej),
             Message::Rep(rep) => self.handle_rep(now, from, tid, rep),
             Message::Rtu(rtu) => self.handle_rtu(now, from, rtu),
-            Message::Dreq(dreq) => self.handle_dreq(now, from, tid, &dreq),
-            Message::Drep(drep) => self.handle_drep(now, from, &drep),
+            Message::Dreq(dreq) => self.handle_dreq(now, from, tid, dreq),
+            Message::Drep(drep) => self.handle_drep(now, from, drep),
         }
     }
 
@@ -81,7 +81,7 @@ impl Endpoint {
     }
 
     /// An MRA finds its connection by our ID: with a REQ the peer's is not known yet.
-    fn handle_mra(&mut self, now: Instant, from: &MadSource, mra: Mra) {
+    fn handle_mra(&mut self, now: Instant, from: &MadSource, mra: &Mra) {
         if mra.message == MessageId::RESERVED {
             self.core.stats.dropped_malformed += 1;
             return;
@@ -122,7 +122,7 @@ impl Endpoint {
         fits.then_some(slot)
     }
 
-    fn handle_rep(&mut self, now: Instant, from: &MadSource, tid: TransactionId, rep: Rep) {
+    fn handle_rep(&mut self, now: Instant, from: &MadSource, tid: TransactionId, rep: &Rep) {
         if rep.local_qpn.get() == 0 {
             self.core.stats.dropped_malformed += 1;
             self.core.warn(now, from, "sends a REP without a queue pair");
@@ -133,7 +133,7 @@ impl Endpoint {
                 self.core.stats.repeated_answers += 1;
                 self.core.answer(from.reply(), rej);
             } else {
-                self.handle_unknown_rep(now, from, tid, &rep);
+                self.handle_unknown_rep(now, from, tid, rep);
             }
             return;
         };
@@ -143,13 +143,13 @@ impl Endpoint {
         } else if conn.has_ids(rep.remote_comm_id, rep.local_comm_id) && self.is_from_peer(now, slot, from) {
             self.on(slot, |conn, core| conn.handle_duplicate_reply(core, from));
         } else {
-            self.handle_unknown_rep(now, from, tid, &rep);
+            self.handle_unknown_rep(now, from, tid, rep);
         }
     }
 
-    fn handle_first_rep(&mut self, now: Instant, from: &MadSource, tid: TransactionId, slot: u32, rep: Rep) {
+    fn handle_first_rep(&mut self, now: Instant, from: &MadSource, tid: TransactionId, slot: u32, rep: &Rep) {
         if let Some(old) = self.find_by_remote_qpn(from, rep.local_ca_guid, rep.local_qpn) {
-            let rej = rej_of_reply(&rep, RejReason::STALE_CONNECTION);
+            let rej = rej_of_reply(rep, RejReason::STALE_CONNECTION);
             self.core.answer_with(from.reply(), tid, rej);
             self.core.warn(now, from, "replies with a queue pair that it has a connection on");
             self.on(old, |conn, core| conn.handle_stale(core, now, rep.local_qpn));
@@ -168,7 +168,7 @@ impl Endpoint {
         }
     }
 
-    fn handle_rtu(&mut self, now: Instant, from: &MadSource, rtu: Rtu) {
+    fn handle_rtu(&mut self, now: Instant, from: &MadSource, rtu: &Rtu) {
         match self.find(rtu.remote_comm_id, rtu.local_comm_id) {
             Some(slot) if self.is_from_peer(now, slot, from) => {
                 self.on(slot, |conn, core| conn.handle_rtu(core, rtu));
