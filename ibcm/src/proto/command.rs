@@ -157,6 +157,7 @@ impl Reject {
 pub struct Disconnect {
     /// For the peer's application.
     pub private_data: PrivateData<220>,
-    /// When to give up waiting for the DREP. `None`, the default: when the retries of the REQ are used up.
+    /// When to give up waiting for the DREP. The DREQ is sent even if that has passed. `None`, the default: when the
+    /// retries that the REQ allowed are used up.
     pub deadline: Option<Instant>,
 }

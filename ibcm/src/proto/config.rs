@@ -13,7 +13,8 @@ pub struct Config {
     pub mra_service_timeout: TimeCode,
     /// The longest wait that one MRA of a peer can ask for. Default 60 s.
     pub max_mra_wait: Duration,
-    /// The shortest time between two transmissions of a REP or DREQ, which the peer chooses in its REQ. Default 1 ms.
+    /// The shortest time between two transmissions of a REP or DREQ, which the peer chooses in its REQ; also the
+    /// least that a deadline leaves. Default 1 ms.
     pub min_response_timeout: Duration,
     /// The longest. Default 60 s.
     pub max_response_timeout: Duration,

@@ -96,6 +96,7 @@ impl Connection {
     /// A new connection; its REQ is queued.
     pub(in super::super) fn active(
         core: &mut Core,
+        now: Instant,
         handle: ConnHandle,
         plan: &Plan,
         connect: &Connect,
@@ -174,7 +175,7 @@ impl Connection {
         core.states[State::ReqSent.index()] += 1;
         core.ids.insert_local_id(local_id, handle.slot());
         core.ids.insert_local_qpn(connect.qpn, handle.slot());
-        let patience = connection.patience(core, connect.deadline);
+        let patience = connection.patience(core, now, connect.deadline);
         let exchange = Exchange::new(plan.primary, patience, |mad| Message::Req(req).encode(tid, mad));
         connection.start_exchange(core, exchange);
         connection

@@ -128,7 +128,7 @@ impl Connection {
                 self.send_rej(core, self.answer_to, rej);
                 self.enter_time_wait(core, now);
             }
-            State::Established => self.send_dreq(core, self.remote_qpn, &Disconnect::default()),
+            State::Established => self.send_dreq(core, now, self.remote_qpn, &Disconnect::default()),
             State::DreqSent | State::TimeWait => {}
         }
     }
@@ -209,11 +209,12 @@ impl Connection {
     pub(in super::super) fn disconnect(
         &mut self,
         core: &mut Core,
+        now: Instant,
         disconnect: &Disconnect,
     ) -> Result<(), CommandError> {
         match self.state {
             State::Established | State::RepSent | State::RepMraRcvd => {
-                self.send_dreq(core, self.remote_qpn, disconnect);
+                self.send_dreq(core, now, self.remote_qpn, disconnect);
             }
             State::DreqSent | State::TimeWait => {}
             _ => return Err(self.refusal()),
@@ -227,7 +228,7 @@ impl Connection {
     }
 
     /// `remote_qpn` is the QP that the peer shall disconnect.
-    fn send_dreq(&mut self, core: &mut Core, remote_qpn: Qpn, disconnect: &Disconnect) {
+    fn send_dreq(&mut self, core: &mut Core, now: Instant, remote_qpn: Qpn, disconnect: &Disconnect) {
         let tid = core.draw_tid();
         let dreq = Dreq {
             local_comm_id: self.local_id,
@@ -235,7 +236,7 @@ impl Connection {
             remote_qpn,
             private_data: disconnect.private_data,
         };
-        let patience = self.patience(core, disconnect.deadline);
+        let patience = self.patience(core, now, disconnect.deadline);
         let exchange = Exchange::new(self.primary, patience, |mad| Message::Dreq(dreq).encode(tid, mad));
         self.set_state(core, State::DreqSent);
         self.start_exchange(core, exchange);
@@ -290,7 +291,7 @@ impl Connection {
     pub(in super::super) fn handle_stale(&mut self, core: &mut Core, now: Instant, remote_qpn: Qpn) {
         match self.state {
             State::DreqSent | State::TimeWait => return,
-            State::Established => self.send_dreq(core, remote_qpn, &Disconnect::default()),
+            State::Established => self.send_dreq(core, now, remote_qpn, &Disconnect::default()),
             _ => self.enter_time_wait(core, now),
         }
         core.stats.stale += 1;

@@ -211,12 +211,14 @@ impl Connection {
         self.exchange.take()
     }
 
-    fn patience(&self, core: &Core, deadline: Option<Instant>) -> Patience {
+    /// A deadline that is too close, or has passed, leaves the time to send the message once.
+    fn patience(&self, core: &Core, now: Instant, deadline: Option<Instant>) -> Patience {
+        let soonest = now + core.config.min_response_timeout;
         Patience {
             period: self.period,
             max_retries: self.max_cm_retries,
             max_mra_wait: core.config.max_mra_wait,
-            deadline,
+            deadline: deadline.map(|deadline| deadline.max(soonest)),
         }
     }
 

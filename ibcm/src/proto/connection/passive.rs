@@ -139,7 +139,12 @@ impl Connection {
     }
 
     /// The user accepts; the REP is queued. That the QP is free has been checked.
-    pub(in super::super) fn accept(&mut self, core: &mut Core, accept: Accept) -> Result<(), CommandError> {
+    pub(in super::super) fn accept(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        accept: Accept,
+    ) -> Result<(), CommandError> {
         self.terms = self.accepted_terms(&accept)?;
         self.decide(core);
         self.local_qpn = accept.qpn;
@@ -162,7 +167,7 @@ impl Connection {
             local_ca_guid: core.ca.node_guid,
             private_data: accept.private_data,
         };
-        let (tid, patience) = (self.tid, self.patience(core, accept.deadline));
+        let (tid, patience) = (self.tid, self.patience(core, now, accept.deadline));
         let exchange = Exchange::new(self.answer_to, patience, |mad| Message::Rep(rep).encode(tid, mad));
         self.set_state(core, State::RepSent);
         self.start_exchange(core, exchange);

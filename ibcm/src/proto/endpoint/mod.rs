@@ -6,7 +6,7 @@ mod route;
 #[cfg(test)]
 mod tests;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ibdev::qp::Init;
 use ibdev::{MAD_LEN, MadSource, OutgoingMad};
@@ -82,11 +82,10 @@ impl Endpoint {
     pub fn connect(&mut self, now: Instant, connect: Connect) -> Result<ConnHandle, ConnectError> {
         let plan = self.plan(&connect)?;
         check_qpn(connect.qpn)?;
-        check_deadline(now, connect.deadline)?;
         if self.core.ids.by_local_qpn(connect.qpn).is_some() {
             return Err(ConnectError::QpInUse(connect.qpn));
         }
-        Ok(self.insert(|core, handle| Connection::active(core, handle, &plan, &connect)))
+        Ok(self.insert(|core, handle| Connection::active(core, now, handle, &plan, &connect)))
     }
 
     /// What our queue pair has to be programmed with for RESET to INIT before [`connect`](Self::connect). `connect.qpn`
@@ -114,11 +113,10 @@ impl Endpoint {
     pub fn accept(&mut self, now: Instant, conn: ConnHandle, accept: Accept) -> Result<(), CommandError> {
         self.get(conn).ok_or(CommandError::Gone)?.accept_attrs(&self.core, &accept)?;
         check_qpn(accept.qpn)?;
-        check_deadline(now, accept.deadline)?;
         if self.core.ids.by_local_qpn(accept.qpn).is_some() {
             return Err(CommandError::QpInUse(accept.qpn));
         }
-        self.command(conn, |conn, core| conn.accept(core, accept))
+        self.command(conn, |conn, core| conn.accept(core, now, accept))
     }
 
     /// Active side, after [`Event::Reply`]: sends the RTU; the connection is established. The queue pair must be in RTS
@@ -164,8 +162,7 @@ impl Endpoint {
         conn: ConnHandle,
         disconnect: Disconnect,
     ) -> Result<(), CommandError> {
-        check_deadline(now, disconnect.deadline)?;
-        self.command(conn, |conn, core| conn.disconnect(core, &disconnect))
+        self.command(conn, |conn, core| conn.disconnect(core, now, &disconnect))
     }
 
     /// Sets the private data of the DREP that answers the peer's DREQ.
@@ -354,15 +351,6 @@ fn check_qpn(qpn: Qpn) -> Result<(), Invalid> {
         return Ok(());
     }
     Err(Invalid::new("queue pair", Value::Qpn(qpn), Limit::Must("one that can be connected, 2..=0xfffffe")))
-}
-
-fn check_deadline(now: Instant, deadline: Option<Instant>) -> Result<(), Invalid> {
-    match deadline {
-        Some(deadline) if deadline <= now => {
-            Err(Invalid::new("deadline", Value::Time(Duration::ZERO), Limit::Must("in the future")))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Which message a MAD is.

@@ -1,6 +1,7 @@
 //! What the scenarios of `proto::tests` leave out: bounds, and who is heard.
 
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use ibdev::{DeviceAttr, GidEntry, GidKind, GlobalRoute, LinkLayer, PortAttr, PortState};
 use ibwire::{
@@ -85,7 +86,7 @@ impl Hosts {
     fn requested(connect: Connect) -> (Self, ConnHandle, ConnHandle) {
         let mut hosts = Self::new();
         let active = hosts.active.connect(hosts.now, connect).unwrap();
-        hosts.to_passive(1);
+        hosts.deliver_to_passive(1);
         let Some(Event::Request { conn, .. }) = hosts.passive.poll_event() else { panic!() };
         (hosts, active, conn)
     }
@@ -94,20 +95,20 @@ impl Hosts {
     fn replied() -> (Self, ConnHandle, ConnHandle) {
         let (mut hosts, active, passive) = Self::requested(connect());
         hosts.passive.accept(hosts.now, passive, Accept::new(Qpn::truncate(0x22))).unwrap();
-        hosts.to_active(2);
+        hosts.deliver_to_active(2);
         let Some(Event::Reply { .. }) = hosts.active.poll_event() else { panic!() };
         hosts.active.ready(hosts.now, active, PrivateData::EMPTY).unwrap();
         (hosts, active, passive)
     }
 
     /// What the active side sends arrives as if `source` had sent it.
-    fn to_passive(&mut self, source: u8) {
+    fn deliver_to_passive(&mut self, source: u8) {
         while let Some(out) = self.active.poll_transmit(self.now) {
             self.passive.handle_mad(self.now, &from(source), &out.mad);
         }
     }
 
-    fn to_active(&mut self, source: u8) {
+    fn deliver_to_active(&mut self, source: u8) {
         while let Some(out) = self.passive.poll_transmit(self.now) {
             self.active.handle_mad(self.now, &from(source), &out.mad);
         }
@@ -117,7 +118,7 @@ impl Hosts {
 #[test]
 fn an_rtu_of_another_host_is_not_heard() {
     let (mut hosts, _, passive) = Hosts::replied();
-    hosts.to_passive(3);
+    hosts.deliver_to_passive(3);
     assert_eq!(hosts.passive.state(passive), Some(State::RepSent));
     assert_eq!(hosts.passive.stats().foreign_source, 1);
 }
@@ -125,10 +126,10 @@ fn an_rtu_of_another_host_is_not_heard() {
 #[test]
 fn a_drep_of_another_host_is_not_heard() {
     let (mut hosts, active, _) = Hosts::replied();
-    hosts.to_passive(1);
+    hosts.deliver_to_passive(1);
     hosts.active.disconnect(hosts.now, active, Disconnect::default()).unwrap();
-    hosts.to_passive(1);
-    hosts.to_active(3);
+    hosts.deliver_to_passive(1);
+    hosts.deliver_to_active(3);
     assert_eq!(hosts.active.state(active), Some(State::DreqSent));
     assert_eq!(hosts.active.stats().foreign_source, 1);
 }
@@ -139,7 +140,7 @@ fn an_mra_of_another_host_is_not_heard() {
         let (mut hosts, active, _) = Hosts::requested(connect());
         hosts.now = hosts.passive.poll_timeout().unwrap();
         hosts.passive.handle_timeout(hosts.now);
-        hosts.to_active(source);
+        hosts.deliver_to_active(source);
         assert_eq!(hosts.active.state(active), Some(state));
     }
 }
@@ -147,10 +148,10 @@ fn an_mra_of_another_host_is_not_heard() {
 #[test]
 fn who_is_in_time_wait_is_gone_for_commands() {
     let (mut hosts, active, passive) = Hosts::replied();
-    hosts.to_passive(1);
+    hosts.deliver_to_passive(1);
     hosts.active.disconnect(hosts.now, active, Disconnect::default()).unwrap();
-    hosts.to_passive(1);
-    hosts.to_active(2);
+    hosts.deliver_to_passive(1);
+    hosts.deliver_to_active(2);
     let Some(Event::Disconnected { cause: DisconnectCause::Local { .. }, .. }) = hosts.active.poll_event()
     else {
         panic!()
@@ -181,13 +182,21 @@ fn a_peer_in_a_hurry_gets_a_rep_each_millisecond_at_most() {
 }
 
 #[test]
-fn a_deadline_that_has_passed_is_refused() {
-    let mut hosts = Hosts::new();
-    let late = Connect { deadline: Some(hosts.now), ..connect() };
-    let error = hosts.active.connect(hosts.now, late).unwrap_err();
-    assert_eq!(error.to_string(), "deadline is 0ns, it must be in the future");
-    assert!(hosts.active.poll_transmit(hosts.now).is_none());
-    assert_eq!(hosts.active.connections(), 0);
+fn a_deadline_that_has_passed_leaves_time_to_send_once() {
+    let (mut hosts, active, _) = Hosts::replied();
+    hosts.deliver_to_passive(1);
+    let disconnect = Disconnect { deadline: Some(hosts.now), ..Disconnect::default() };
+    hosts.active.disconnect(hosts.now, active, disconnect).unwrap();
+    hosts.active.handle_timeout(hosts.now);
+    assert!(hosts.active.poll_transmit(hosts.now).is_some());
+    hosts.now += Duration::from_millis(1);
+    hosts.active.handle_timeout(hosts.now);
+    let Some(Event::Disconnected { cause: DisconnectCause::Timeout(effort), .. }) = hosts.active.poll_event()
+    else {
+        panic!()
+    };
+    assert_eq!(effort.sent, 1);
+    assert_eq!(hosts.active.state(active), Some(State::TimeWait));
 }
 
 #[test]
