@@ -18,6 +18,11 @@ impl<'a> Case<'a> {
     pub fn new(name: impl Into<String>, run: impl FnMut(u64) + 'a) -> Self {
         Self { name: name.into(), run: Box::new(run) }
     }
+
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
 }
 
 impl fmt::Debug for Case<'_> {
@@ -38,13 +43,16 @@ pub enum Clock {
 
 impl Clock {
     fn now(self) -> Duration {
-        let id = match self {
+        read(match self {
             Self::Cpu => ClockId::ThreadCPUTime,
             Self::Wall => ClockId::Monotonic,
-        };
-        let time = clock_gettime(id);
-        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+        })
     }
+}
+
+fn read(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// How much is timed.
@@ -77,6 +85,8 @@ pub struct Estimate {
     pub median: f64,
     /// A quarter of the samples took less, a quarter more.
     pub quartiles: (f64, f64),
+    /// CPU time of the whole process, kernel included, median.
+    pub cpu: f64,
 }
 
 impl Estimate {
@@ -94,36 +104,56 @@ impl Estimate {
 /// Times the cases in turn, sample by sample, so that whatever slows the machine down meets all of them.
 pub fn side_by_side(sampling: Sampling, mut cases: Vec<Case<'_>>) -> Vec<Estimate> {
     let counts: Vec<u64> = cases.iter_mut().map(|case| calibrate(case, sampling)).collect();
-    let mut times = vec![Vec::with_capacity(sampling.samples); cases.len()];
+    let mut samples = vec![Vec::with_capacity(sampling.samples); cases.len()];
     for _ in 0..sampling.samples {
-        for ((case, &count), times) in cases.iter_mut().zip(&counts).zip(&mut times) {
-            times.push(time(case, sampling.clock, count).as_secs_f64() * 1e9 / count as f64);
+        for ((case, &count), samples) in cases.iter_mut().zip(&counts).zip(&mut samples) {
+            samples.push(sample(case, sampling.clock, count));
         }
     }
-    cases.into_iter().zip(times).map(|(case, times)| estimate(case.name, times)).collect()
+    cases.into_iter().zip(samples).map(|(case, samples)| Estimate::new(case.name, &samples)).collect()
 }
 
 /// How often `case` goes into a sample. Warms it up too.
 fn calibrate(case: &mut Case<'_>, sampling: Sampling) -> u64 {
     let mut count = 1;
     loop {
-        let took = time(case, sampling.clock, count);
-        if took >= sampling.length / 2 {
-            let fits = count as f64 * sampling.length.as_secs_f64() / took.as_secs_f64();
-            return (fits as u64).max(1);
+        let took = sample(case, sampling.clock, count).time * count as f64;
+        let length = sampling.length.as_secs_f64() * 1e9;
+        if took >= length / 2.0 {
+            return ((count as f64 * length / took) as u64).max(1);
         }
         count *= 2;
     }
 }
 
-fn time(case: &mut Case<'_>, clock: Clock, count: u64) -> Duration {
-    let start = clock.now();
-    (case.run)(count);
-    clock.now() - start
+/// Nanoseconds for each of the things done.
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    time: f64,
+    cpu: f64,
 }
 
-fn estimate(name: String, mut times: Vec<f64>) -> Estimate {
-    times.sort_by(f64::total_cmp);
-    let at = |part: f64| times[((times.len() - 1) as f64 * part).round() as usize];
-    Estimate { name, median: at(0.5), quartiles: (at(0.25), at(0.75)) }
+fn sample(case: &mut Case<'_>, clock: Clock, count: u64) -> Sample {
+    let (start, cpu_start) = (clock.now(), read(ClockId::ProcessCPUTime));
+    (case.run)(count);
+    let each = |time: Duration| time.as_secs_f64() * 1e9 / count as f64;
+    Sample { time: each(clock.now() - start), cpu: each(read(ClockId::ProcessCPUTime) - cpu_start) }
+}
+
+impl Estimate {
+    fn new(name: String, samples: &[Sample]) -> Self {
+        let sorted = |field: fn(&Sample) -> f64| {
+            let mut values: Vec<f64> = samples.iter().map(field).collect();
+            values.sort_by(f64::total_cmp);
+            values
+        };
+        let at = |values: &[f64], part: f64| values[((values.len() - 1) as f64 * part).round() as usize];
+        let (times, cpu) = (sorted(|sample| sample.time), sorted(|sample| sample.cpu));
+        Self {
+            name,
+            median: at(&times, 0.5),
+            quartiles: (at(&times, 0.25), at(&times, 0.75)),
+            cpu: at(&cpu, 0.5),
+        }
+    }
 }

@@ -1,0 +1,62 @@
+//! The SDK: two software HCAs, each on its own loopback address.
+
+use std::io;
+
+use ibcm::{Connection, Hca, Listener, ServiceId, ServicePath};
+
+use super::concurrently;
+
+const SERVICE: ServiceId = ServiceId::new(0x1000_0000_0000_0001);
+
+/// A client and a server that accepts whoever comes.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    client: Hca,
+    server: Hca,
+    path: ServicePath,
+}
+
+impl Pair {
+    pub(crate) async fn open() -> Result<Self, ibcm::Error> {
+        let (client, server) = (Hca::open("soft").await?, Hca::open("soft").await?);
+        let listener = Listener::bind(SERVICE).device(&server).backlog(2048).await?;
+        let path = client.path_to(server.gid()).service_id(SERVICE).await?;
+        tokio::spawn(accept(listener));
+        Ok(Self { client, server, path })
+    }
+
+    pub(crate) async fn run(&self, in_flight: u64, count: u64) {
+        let path = self.path.clone();
+        concurrently(in_flight, count, move || connect(path.clone())).await;
+    }
+
+    /// Closes both ends. Returns what went wrong meanwhile, as counted.
+    pub(crate) async fn close(&self) -> String {
+        let names = ["resent", "timeouts", "disconnect_timeouts", "stale", "refused_requests"];
+        let [client, server] = [&self.client, &self.server].map(|hca| {
+            let stats = hca.stats();
+            let count = |name| format!("{name} {}", stats.get(name).unwrap_or(0));
+            names.map(count).join(", ")
+        });
+        self.client.close().await;
+        self.server.close().await;
+        format!("SDK client: {client}\nSDK server: {server}")
+    }
+}
+
+async fn connect(path: ServicePath) -> io::Result<()> {
+    let conn = Connection::connect(path).await.map_err(ibcm::Error::from)?;
+    conn.disconnect().await;
+    Ok(())
+}
+
+async fn accept(listener: Listener) {
+    while let Ok(request) = listener.accept().await {
+        tokio::spawn(async move {
+            // A request that its peer has withdrawn is the peer's affair.
+            if let Ok(conn) = request.accept().await {
+                while let Ok(Some(_)) = conn.recv().await {}
+            }
+        });
+    }
+}
