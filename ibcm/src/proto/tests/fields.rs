@@ -218,7 +218,11 @@ fn cm_t61_mad_from_another_lid() {
     net.assert_state(P, p, State::Established);
     net.events(P);
 
-    // That address is the connection's too.
+    // What P begins itself goes along the connection's path.
+    net.disconnect(P, p);
+    assert_eq!(net.take_only(Id::DREQ).sent.to.av.dlid, base);
+
+    // The other address is the connection's too.
     net.disconnect(A, a);
     let mut dreq = net.take_only(Id::DREQ);
     dreq.source.slid = Lid(base.0 + 1);

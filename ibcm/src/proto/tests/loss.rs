@@ -1,9 +1,9 @@
 //! Loss, duplication and reordering in the handshake (spec/cm.md 8.1).
 
-use ibwire::{PrivateData, RejReason};
+use ibwire::{CommId, PrivateData, RejReason};
 
 use super::pair::*;
-use crate::proto::message::Attribute as Id;
+use crate::proto::message::{Attribute as Id, MessageId};
 use crate::proto::{Event, State};
 
 #[test]
@@ -167,7 +167,10 @@ fn cm_t08_late_request_in_time_wait() {
     let Disconnected { a, p, req, .. } = net.disconnected();
     net.deliver(&req);
     let rej = net.take_only(Id::REJ);
-    assert_eq!(rej.rej().reason, RejReason::STALE_CONNECTION);
+    assert_eq!((rej.rej().reason, rej.rej().message), (RejReason::STALE_CONNECTION, MessageId::REQ));
+    let ids = (rej.rej().local_comm_id, rej.rej().remote_comm_id);
+    assert_eq!(ids, (CommId::NONE, req.req().local_comm_id));
+    assert_eq!(rej.header.tid, req.header.tid);
     net.no_event(P);
     assert_eq!(net.ep(P).connections(), 1);
     net.assert_state(P, p, State::TimeWait);

@@ -88,6 +88,19 @@ fn comm_id_zero_is_legal() {
     let rep = net.take_only(Id::REP);
     assert_eq!(rep.rep().remote_comm_id, CommId::NONE);
     net.assert_state(P, p, State::RepSent);
+
+    // A REJ without any ID is still nobody's.
+    let rej = Rej {
+        local_comm_id: CommId::NONE,
+        remote_comm_id: CommId::NONE,
+        message: MessageId::OTHER,
+        reason: RejReason::TIMEOUT,
+        ari: RejectInfo::CaGuid(net.hosts[A].address.guid).encode(),
+        private_data: PrivateData::EMPTY,
+    };
+    net.deliver(&flight.with(rej));
+    net.assert_state(P, p, State::RepSent);
+    net.no_event(P);
 }
 
 #[test]
@@ -111,6 +124,10 @@ fn unusable_path() {
     let rej = refused(&mut net, |req| req.pkey = PKey(0x8123));
     assert_eq!(rej.reason, RejReason::UNSUPPORTED_REQUEST);
 
+    for reserved in [Mtu(0), Mtu(6)] {
+        let rej = refused(&mut net, |req| req.path_mtu = reserved);
+        assert_eq!((rej.reason, info(&rej)), (RejReason::INVALID_PATH_MTU, RejectInfo::PathMtu(Mtu::B4096)));
+    }
     let mut port = net.hosts[P].address.port();
     port.mtu = Mtu::B512;
     net.ep(P).update_port(port);

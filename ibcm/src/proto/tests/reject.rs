@@ -173,13 +173,15 @@ fn rejection_of_the_request_after_the_reply() {
     net.deliver(&flight);
     assert_eq!(rejected(&mut net, A).reason, RejReason::NO_RESOURCES);
     net.assert_state(A, a, State::TimeWait);
-    // One of another message has to.
+    // One of another message has to, and so has a timeout, whatever it says it rejects.
     let (Handshake { a, req, .. }, _) = net.replied();
-    let foreign = rej(CommId::NONE, req.req().local_comm_id, MessageId::OTHER, 3, Ari::EMPTY);
-    let flight = rej_to(&net, &req, foreign);
-    net.deliver(&flight);
-    net.assert_state(A, a, State::RepRcvd);
-    net.no_event(A);
+    for (message, reason) in [(MessageId::OTHER, 3), (MessageId::REQ, 4)] {
+        let foreign = rej(CommId::NONE, req.req().local_comm_id, message, reason, Ari::EMPTY);
+        let flight = rej_to(&net, &req, foreign);
+        net.deliver(&flight);
+        net.assert_state(A, a, State::RepRcvd);
+        net.no_event(A);
+    }
 }
 
 #[test]
@@ -400,6 +402,8 @@ fn withdrawn_by_any_rejection() {
         net.deliver(&req.with(rej));
         let Event::Withdrawn { rejection: Some(rejection), .. } = net.event(P) else { panic!() };
         assert_eq!(rejection.reason, RejReason(reason));
+        let listener = net.hosts[P].listener.unwrap();
+        assert_eq!(net.ep(P).pending_requests(listener), Some(0));
         if reason == 10 {
             net.assert_state(P, p, State::TimeWait);
         } else {

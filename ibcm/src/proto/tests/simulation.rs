@@ -113,7 +113,7 @@ impl Drop for Sim {
                 }
                 Line::Arrived { to, message } => eprintln!("{at:>12.3?}      {} > {to}", name(message)),
                 Line::Restarted(host) => eprintln!("{at:>12.3?} {host} restarts"),
-                Line::Told(host, event) => eprintln!("{at:>12.3?} {host} is told {event:?}"),
+                Line::Told(host, event) => eprintln!("{at:>12.3?} {host} is told {}", told(event)),
                 Line::Did(host, what, conn, possible) => {
                     eprintln!(
                         "{at:>12.3?} {host} does {what:?} to {conn:?}{}",
@@ -122,6 +122,18 @@ impl Drop for Sim {
                 }
             }
         }
+    }
+}
+
+/// An event without the messages in it, which the log has already.
+fn told(event: &Event) -> String {
+    let conn = event.conn();
+    match event {
+        Event::Request { .. } => format!("Request {conn:?}"),
+        Event::Reply { .. } => format!("Reply {conn:?}"),
+        Event::Busy { .. } => format!("Busy {conn:?}"),
+        Event::ReplyRefused { reason, .. } => format!("ReplyRefused {conn:?} {reason:?}"),
+        other => format!("{other:?}"),
     }
 }
 

@@ -380,6 +380,8 @@ fn stale_while_undecided_or_unconfirmed() {
         let rej = net.take_only(Id::REJ);
         assert_eq!(rej.rej().reason, RejReason::STALE_CONNECTION);
         net.assert_state(P, old_p, State::TimeWait);
+        let listener = net.hosts[P].listener.unwrap();
+        assert_eq!(net.ep(P).pending_requests(listener), Some(0));
         let events = net.events(P);
         assert_eq!(events.len(), 1, "{events:?}");
         assert!(events[0].is_final());

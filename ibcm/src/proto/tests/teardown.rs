@@ -82,6 +82,9 @@ fn cm_t85_device_removed() {
         assert_eq!(net.ep(host).poll_timeout(), None, "{state}");
         assert_eq!(net.ep(host).connections(), 0);
         assert_eq!(net.ep(host).state(conn), None);
+        if let Some(listener) = net.hosts[host].listener {
+            assert_eq!(net.ep(host).pending_requests(listener), None);
+        }
         net.assert_silent();
 
         // Nothing is answered, nothing begins.
