@@ -10,9 +10,11 @@ pub struct Attribute(pub u16);
 
 macro_rules! attributes {
     ($($name:ident = $id:literal;)*) => {
-        #[allow(missing_docs)]
         impl Attribute {
-            $(pub const $name: Self = Self($id);)*
+            $(
+                #[doc = concat!("The attribute ID of ", stringify!($name), ".")]
+                pub const $name: Self = Self($id);
+            )*
 
             /// The message's name, `None` if the ID is not assigned.
             pub const fn name(self) -> Option<&'static str> {
