@@ -51,11 +51,10 @@ impl CmTrace {
         let there = there.or(ip.as_ref().ok()).unwrap_or(&message.peer);
         let arrow = if message.direction == "out" { "->" } else { "<-" };
         let CmMessage { name, local, remote, error, .. } = message;
-        match error.is_empty() {
-            true => {
-                println!("{ms:>10.3} ms  {here} {arrow} {there}  {name:<4}  from id {local} to id {remote}")
-            }
-            false => println!("{ms:>10.3} ms  {here} {arrow} {there}  ?     {error}"),
+        if error.is_empty() {
+            println!("{ms:>10.3} ms  {here} {arrow} {there}  {name:<4}  from id {local} to id {remote}");
+        } else {
+            println!("{ms:>10.3} ms  {here} {arrow} {there}  ?     {error}");
         }
     }
 }

@@ -283,12 +283,13 @@ impl ConnectConfig {
         let (qpn, qp, queues, pool) = made.map_err(|waited| ConnectError::Deadline { waited })??;
         connect.qpn = qpn;
         let slot = shared.command(|engine| {
+            engine.device()?;
             let (path, service_id) = (connect.path, connect.service_id);
             let conn = engine.endpoint.connect(now(), connect)?;
             pool.attach(&shared, conn);
             // Dead or alive: it is the one that was just made.
             let _ = engine.endpoint.set_disconnect_data(conn, self.disconnect_data);
-            Ok::<_, proto::ConnectError>(engine.new_slot(conn, service_id, &path, Some((parked, queues))))
+            Ok::<_, ConnectError>(engine.new_slot(conn, service_id, &path, Some((parked, queues))))
         })?;
         let span = slot.span.clone();
         let handshake = Handshake::new(shared, slot);

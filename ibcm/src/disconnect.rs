@@ -74,8 +74,9 @@ impl DisconnectConfig<'_> {
         let (shared, slot) = (self.conn.shared(), self.conn.slot());
         let started = now();
         let deadline = started.checked_add(self.deadline);
-        slot.with(shared, |state| state.disconnecting = true);
-        slot.parked.wake_all();
+        // Whoever still reads is told how it ended, not that this came later.
+        slot.with(shared, |state| state.disconnecting |= state.end.is_none());
+        slot.wake_all(shared);
         // A DREQ travels on QP1 and would overtake what is still in the send queue.
         let drained = wait(shared, slot, |state| {
             let sending =

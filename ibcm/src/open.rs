@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures::future::BoxFuture;
@@ -77,7 +77,8 @@ impl Open {
         self.set(|options| options.pcap = Some(file.into()))
     }
 
-    /// The seed of communication IDs, PSNs and all else that is random. Default: from the operating system.
+    /// The seed of communication IDs, PSNs and all else that is random. Default: from the operating system, and for a device of
+    /// a [`sim::Subnet`](crate::sim::Subnet) from the subnet's seed.
     pub fn rng_seed(self, seed: [u8; 32]) -> Self {
         self.set(|options| options.rng_seed = Some(seed))
     }
@@ -147,7 +148,7 @@ fn start(
     options: Options,
     runtime: tokio::runtime::Handle,
 ) -> Result<Hca, DeviceError> {
-    let seed = match options.rng_seed {
+    let seed = match options.rng_seed.or_else(|| draw_seed(&*device)) {
         Some(seed) => seed,
         None => random_seed()?,
     };
@@ -160,11 +161,21 @@ fn start(
     #[cfg(feature = "soft")]
     if let Some(device) = device.as_any().downcast_ref::<ibsoft::SoftDevice>() {
         let probe: Arc<dyn ibsoft::sim::Probe> = shared.clone();
-        let probe: Weak<dyn ibsoft::sim::Probe> = Arc::downgrade(&probe);
-        device.add_probe(probe);
+        device.add_probe(Arc::downgrade(&probe));
     }
     runtime.spawn(Driver::new(Arc::clone(&shared), device, agents));
     Ok(Hca::from_shared(shared))
+}
+
+/// The seed that a simulated device gives, so that its subnet's seed decides everything.
+#[cfg(feature = "soft")]
+fn draw_seed(device: &dyn Device) -> Option<[u8; 32]> {
+    device.as_any().downcast_ref::<ibsoft::SoftDevice>()?.draw_seed()
+}
+
+#[cfg(not(feature = "soft"))]
+fn draw_seed(_device: &dyn Device) -> Option<[u8; 32]> {
+    None
 }
 
 fn random_seed() -> Result<[u8; 32], DeviceError> {

@@ -94,7 +94,7 @@ impl<'a, T> SendOp<'a, T> {
                 Step::Data(data) => {
                     let mut next = |state: &mut SlotState| match open(state) {
                         Ok(queues) => match queues.copy_buf(this.place, data.len()) {
-                            CopyBuf::Wait => None,
+                            CopyBuf::Wait if queues.wait_in_line(*this.place, cx.waker()) => None,
                             found => Some(Ok(found)),
                         },
                         Err(cause) => Some(Err(cause)),
@@ -117,7 +117,10 @@ impl<'a, T> SendOp<'a, T> {
                                 return Poll::Ready(Err(OpError { cause: unavailable.into(), buf: None }));
                             }
                         },
-                        Ok(CopyBuf::Wait) => return Poll::Pending,
+                        Ok(CopyBuf::Wait) => {
+                            *this.step = Step::Data(data);
+                            return Poll::Pending;
+                        }
                         Err(cause) => return Poll::Ready(Err(OpError { cause, buf: None })),
                     }
                 }
@@ -147,19 +150,20 @@ impl<'a, T> SendOp<'a, T> {
                         };
                         let buf = held.take()?;
                         match queues.post_send(this.place, *this.imm, buf, *this.solicited, *this.copy) {
-                            Posting::Posted { key, next } => Some(Ok((key, next))),
+                            Posting::Posted { key, next } => Some(Ok(Some((key, next)))),
                             Posting::Wait(wr) => {
                                 held = Some(wr.buf);
-                                None
+                                let first = queues.wait_in_line(*this.place, cx.waker());
+                                if first { None } else { Some(Ok(None)) }
                             }
                             Posting::Refused(cause, buf) => Some(Err((cause, Some(buf)))),
                         }
                     };
                     match poll_slot(shared, slot, this.ticket, cx, &mut next) {
-                        Poll::Ready(Ok((key, next))) => {
+                        Poll::Ready(Ok(Some((key, next)))) => {
                             *this.step = Step::Posted(key);
-                            if next {
-                                slot.parked.wake_all();
+                            if let Some(next) = next {
+                                next.wake();
                             }
                         }
                         Poll::Ready(Err((cause, buf))) => {
@@ -173,7 +177,7 @@ impl<'a, T> SendOp<'a, T> {
                             };
                             return Poll::Ready(Err(OpError { cause, buf }));
                         }
-                        Poll::Pending => {
+                        Poll::Ready(Ok(None)) | Poll::Pending => {
                             if let Some(buf) = held {
                                 *this.step = Step::Buf(buf);
                             }
@@ -236,11 +240,9 @@ fn leave_line(conn: &Connection, place: &mut Option<u64>) {
     if place.is_none() {
         return;
     }
-    let next = conn
-        .slot()
-        .with(conn.shared(), |state| state.queues.as_mut().is_some_and(|queues| queues.leave_line(place)));
-    if next {
-        conn.slot().parked.wake_all();
+    let next = conn.slot().with(conn.shared(), |state| state.queues.as_mut()?.leave_line(place));
+    if let Some(next) = next {
+        next.wake();
     }
 }
 

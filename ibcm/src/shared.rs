@@ -1,6 +1,6 @@
 //! What the handles, futures and the driver of one HCA share.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -42,8 +42,8 @@ pub(crate) struct Engine {
     pub(crate) endpoint: Endpoint,
     /// `None` once the HCA is closed.
     device: Option<Arc<dyn Device>>,
-    pub(crate) slots: HashMap<ConnHandle, Arc<Slot>>,
-    pub(crate) listeners: HashMap<ListenerId, Arc<Backlog>>,
+    pub(crate) slots: BTreeMap<ConnHandle, Arc<Slot>>,
+    pub(crate) listeners: BTreeMap<ListenerId, Arc<Backlog>>,
     pub(crate) phase: Phase,
     next_source_port: u16,
 }
@@ -95,8 +95,8 @@ impl Shared {
             engine: Mutex::new(Engine {
                 endpoint,
                 device: Some(device),
-                slots: HashMap::new(),
-                listeners: HashMap::new(),
+                slots: BTreeMap::new(),
+                listeners: BTreeMap::new(),
                 phase: Phase::Open,
                 next_source_port: first_source_port,
             }),
@@ -182,7 +182,7 @@ impl Shared {
             if matches!(engine.phase, Phase::Open | Phase::Unowned) {
                 engine.phase = Phase::Closing;
             }
-            let backlogs: Vec<_> = engine.listeners.drain().collect();
+            let backlogs: Vec<_> = std::mem::take(&mut engine.listeners).into_iter().collect();
             for (id, _) in &backlogs {
                 engine.endpoint.unlisten(*id);
             }
@@ -209,8 +209,8 @@ impl Shared {
             if engine.phase != Phase::Gone {
                 engine.phase = Phase::Closed;
             }
-            let slots: Vec<_> = engine.slots.drain().map(|(_, slot)| slot).collect();
-            let backlogs: Vec<_> = engine.listeners.drain().map(|(_, backlog)| backlog).collect();
+            let slots: Vec<_> = std::mem::take(&mut engine.slots).into_values().collect();
+            let backlogs: Vec<_> = std::mem::take(&mut engine.listeners).into_values().collect();
             (engine.device.take(), slots, backlogs)
         };
         for slot in slots {

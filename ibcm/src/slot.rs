@@ -76,9 +76,19 @@ impl Slot {
         if news.broken {
             // A peer that still listens shall know; one that is dead costs the retries.
             shared.disconnect(self.handle, Disconnect::default());
-            self.parked.wake_all();
+            self.wake_all(shared);
         }
         result
+    }
+
+    /// Wakes whoever waits for anything of the connection.
+    pub(crate) fn wake_all(&self, shared: &Shared) {
+        let line =
+            self.with(shared, |state| state.queues.as_mut().map(Queues::take_line).unwrap_or_default());
+        for waker in line {
+            waker.wake();
+        }
+        self.parked.wake_all();
     }
 
     /// Takes note of an event. Events are applied in their order, by the driver.
@@ -88,13 +98,13 @@ impl Slot {
             Event::Reply { rep, .. } => {
                 self.span.record("remote", tracing::field::display(rep.local_comm_id));
                 self.with(shared, |state| state.reply = Some(rep));
-                self.parked.wake_all();
+                self.wake_all(shared);
                 return;
             }
             Event::Established { .. } => {
                 tracing::debug!("established");
                 self.with(shared, |state| state.established = true);
-                self.parked.wake_all();
+                self.wake_all(shared);
                 return;
             }
             Event::Busy { mra, .. } => {
@@ -122,7 +132,7 @@ impl Slot {
             state.flushed |= qp.is_none();
             qp
         });
-        self.parked.wake_all();
+        self.wake_all(shared);
         let Some(qp) = qp else { return };
         let (slot, shared) = (Arc::clone(self), Arc::clone(shared));
         shared.clone().spawn(async move {
@@ -135,7 +145,7 @@ impl Slot {
                 }
                 state.flushed = true;
             });
-            slot.parked.wake_all();
+            slot.wake_all(&shared);
         });
     }
 
@@ -160,6 +170,6 @@ impl Slot {
             })
         });
         drop(device_side);
-        self.parked.wake_all();
+        self.wake_all(shared);
     }
 }

@@ -33,8 +33,9 @@ pub(crate) struct Queues {
     /// How many of `sends` the device holds.
     outstanding: u32,
     depth: u32,
-    /// Who waits for a place in the send queue, in order.
-    line: VecDeque<u64>,
+    /// Who waits for a place in the send queue, in order. The first one is woken by completions; the others when they
+    /// are the first.
+    line: VecDeque<InLine>,
     next_in_line: u64,
     copies: Copies,
     recv_pool: Arc<RecvPool>,
@@ -58,6 +59,13 @@ pub(crate) struct Counters {
     pub(crate) messages_received: u64,
     pub(crate) bytes_received: u64,
     pub(crate) sends_failed: u64,
+}
+
+/// One who waits for a place in the send queue.
+#[derive(Debug)]
+struct InLine {
+    place: u64,
+    waker: Option<Waker>,
 }
 
 /// A send operation's slot.
@@ -119,8 +127,8 @@ pub(crate) enum Posting {
     Posted {
         /// For [`Queues::take_sent`].
         key: usize,
-        /// There is room for the next in line.
-        next: bool,
+        /// Who is the first in the line now, to be woken: it waits for completions itself from here on.
+        next: Option<Waker>,
     },
     /// The queue is full, or others are before us; a completion makes room.
     Wait(SendWr),
@@ -378,7 +386,7 @@ impl Queues {
         let entry = self.sends.vacant_entry();
         let id = entry.key() as u64;
         let wr = SendWr { id, op: SendOp::Send { imm }, buf, solicited };
-        let turn = self.line.front().is_none_or(|first| Some(*first) == *place);
+        let turn = self.line.front().is_none_or(|first| Some(first.place) == *place);
         if !turn || self.outstanding >= self.depth {
             self.stand_in_line(place);
             return Posting::Wait(wr);
@@ -390,7 +398,7 @@ impl Queues {
             (Ok(()), _) | (Err(_), None) => {
                 entry.insert(Send::Posted { copy, len });
                 self.outstanding += 1;
-                let next = self.leave_line(place) && self.outstanding < self.depth;
+                let next = self.leave_line(place);
                 Posting::Posted { key: id as usize, next }
             }
             (Err(PostError::Full), Some(wr)) if self.outstanding > 0 => {
@@ -421,16 +429,37 @@ impl Queues {
     fn stand_in_line(&mut self, place: &mut Option<u64>) {
         if place.is_none() {
             *place = Some(self.next_in_line);
-            self.line.push_back(self.next_in_line);
+            self.line.push_back(InLine { place: self.next_in_line, waker: None });
             self.next_in_line += 1;
         }
     }
 
-    /// Gives up a place in the line; true if someone behind it may go now.
-    pub(crate) fn leave_line(&mut self, place: &mut Option<u64>) -> bool {
-        let Some(place) = place.take() else { return false };
-        self.line.retain(|other| *other != place);
-        !self.line.is_empty()
+    /// Keeps the waker of one in the line; true if it is the first, for which completions count.
+    pub(crate) fn wait_in_line(&mut self, place: Option<u64>, waker: &Waker) -> bool {
+        let first = self.line.front().is_none_or(|first| Some(first.place) == place);
+        if !first && let Some(entry) = place.and_then(|place| self.in_line(place)) {
+            self.line[entry].waker = Some(waker.clone());
+        }
+        first
+    }
+
+    /// Gives up a place in the line; gives the waker of the one who is the first now.
+    pub(crate) fn leave_line(&mut self, place: &mut Option<u64>) -> Option<Waker> {
+        let place = place.take()?;
+        let was_first = self.line.front().is_some_and(|first| first.place == place);
+        let index = self.in_line(place)?;
+        self.line.remove(index);
+        self.line.front_mut().filter(|_| was_first)?.waker.take()
+    }
+
+    /// Where in the line a place is. Places only grow.
+    fn in_line(&self, place: u64) -> Option<usize> {
+        self.line.binary_search_by_key(&place, |entry| entry.place).ok()
+    }
+
+    /// Everyone in the line: there is nothing to wait for any more.
+    pub(crate) fn take_line(&mut self) -> Vec<Waker> {
+        self.line.iter_mut().filter_map(|entry| entry.waker.take()).collect()
     }
 
     /// A buffer for a copy of `len` bytes; waits in the same line as posting does.
@@ -439,7 +468,7 @@ impl Queues {
             return CopyBuf::Allocate { len, keep: false };
         }
         // Only the first in line takes one: it must never wait for buffers that those behind it hold.
-        if self.line.front().is_some_and(|first| Some(*first) != *place) {
+        if self.line.front().is_some_and(|first| Some(first.place) != *place) {
             self.stand_in_line(place);
             return CopyBuf::Wait;
         }

@@ -24,6 +24,11 @@ pub(crate) trait Link: fmt::Debug + Send {
 
     /// What the link has counted, by name.
     fn counters(&self) -> Vec<(&'static str, u64)>;
+
+    /// A seed for a layer above the device, if everything random follows from one seed here.
+    fn draw_seed(&mut self) -> Option<[u8; 32]> {
+        None
+    }
 }
 
 /// An HCA. Its handles hold it by `Arc`, what drives it by `Weak`.

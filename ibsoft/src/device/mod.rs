@@ -52,6 +52,12 @@ impl SoftDevice {
         self.0.lock().link.resolve(port, dgid)
     }
 
+    /// A seed for what a layer above this device draws at random, another one each time. In a subnet it follows from the
+    /// subnet's own, so that one seed decides the whole run; over UDP there is none.
+    pub fn draw_seed(&self) -> Option<[u8; 32]> {
+        self.0.lock().link.draw_seed()
+    }
+
     /// Lets [`Subnet::quiet`](crate::sim::Subnet::quiet) ask `probe` what a layer above the device still holds. It is
     /// asked as long as someone else holds it.
     pub fn add_probe(&self, probe: Weak<dyn Probe>) {

@@ -55,7 +55,7 @@ impl BuildSubnet {
         let configs: Vec<_> = nodes.iter().map(|node| engine_config(node, seeds.random())).collect();
         let wires = Arc::new(Wires::new(Fabric::new(nodes, seeds.random(), start)));
         let device = |(hca, config)| {
-            let link = SimLink::new(wires.clone(), hca);
+            let link = SimLink::new(wires.clone(), hca, seeds.random());
             SoftDevice(Arc::new(Core::new(Engine::new(config), Box::new(link), start)))
         };
         let devices = configs.into_iter().enumerate().map(device).collect();

@@ -6,6 +6,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use ibwire::{Gid, PathRecord};
+use rand::rngs::ChaCha8Rng;
+use rand::{RngExt, SeedableRng};
 
 use super::fabric::{Fabric, PortId};
 use super::frame;
@@ -67,11 +69,13 @@ pub(super) struct SimLink {
     wires: Arc<Wires>,
     hca: usize,
     transport: Vec<u8>,
+    /// For the layers above.
+    seeds: ChaCha8Rng,
 }
 
 impl SimLink {
-    pub(super) fn new(wires: Arc<Wires>, hca: usize) -> Self {
-        Self { wires, hca, transport: Vec::new() }
+    pub(super) fn new(wires: Arc<Wires>, hca: usize, seed: u64) -> Self {
+        Self { wires, hca, transport: Vec::new(), seeds: ChaCha8Rng::seed_from_u64(seed) }
     }
 }
 
@@ -92,6 +96,10 @@ impl Link for SimLink {
 
     fn resolve(&self, port: u8, dgid: Gid) -> Option<PathRecord> {
         self.wires.fabric().path(PortId { hca: self.hca, port }, dgid)
+    }
+
+    fn draw_seed(&mut self) -> Option<[u8; 32]> {
+        Some(self.seeds.random())
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
