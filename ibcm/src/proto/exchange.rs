@@ -64,6 +64,12 @@ impl Exchange {
         self.patience.deadline
     }
 
+    /// It ends at `deadline` if not before.
+    pub(super) fn hasten(&mut self, deadline: Instant) {
+        let before = self.patience.deadline;
+        self.patience.deadline = Some(before.map_or(deadline, |before| before.min(deadline)));
+    }
+
     pub(super) fn is_sent(&self) -> bool {
         self.sent > 0
     }

@@ -31,6 +31,11 @@ pub(super) struct Timers {
 const SWEEP_FROM: usize = 64;
 
 impl Timer {
+    /// Whether it does not run out until `at`.
+    pub(super) fn is_after(&self, at: Instant) -> bool {
+        self.0.is_none_or(|due| due > at)
+    }
+
     fn is_at(&self, at: Instant) -> bool {
         self.0 == Some(at)
     }

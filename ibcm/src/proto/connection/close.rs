@@ -216,10 +216,21 @@ impl Connection {
             State::Established | State::RepSent | State::RepMraRcvd => {
                 self.send_dreq(core, now, self.remote_qpn, disconnect);
             }
-            State::DreqSent | State::TimeWait => {}
+            State::DreqSent => self.hasten(core, now, disconnect.deadline),
+            State::TimeWait => {}
             _ => return Err(self.refusal()),
         }
         Ok(())
+    }
+
+    /// The exchange that is running ends at `deadline` at the latest.
+    fn hasten(&mut self, core: &mut Core, now: Instant, deadline: Option<Instant>) {
+        let Some(deadline) = self.patience(core, now, deadline).deadline else { return };
+        let Some(exchange) = &mut self.exchange else { return };
+        exchange.hasten(deadline);
+        if self.timer.is_after(deadline) {
+            self.start_timer(core, deadline);
+        }
     }
 
     /// What our DREPs shall carry.

@@ -152,7 +152,8 @@ impl Endpoint {
     }
 
     /// Sends a DREQ, re-sends included, on a connection that is established or whose REP is out. Ends in
-    /// [`Event::Disconnected`]. Does nothing if the connection is disconnecting or in TimeWait already.
+    /// [`Event::Disconnected`]. If it is disconnecting already, only the deadline counts, should it be sooner; in
+    /// TimeWait nothing does.
     ///
     /// # Errors
     /// [`CommandError`]; then nothing was sent.

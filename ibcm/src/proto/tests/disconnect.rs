@@ -257,6 +257,26 @@ fn cm_t18_shorter_bound() {
     net.assert_released(A, a);
 }
 
+/// Whoever wants a running exchange to end sooner is heard, whoever wants it to last longer is not.
+#[test]
+fn cm_t18_shorter_bound_for_a_running_exchange() {
+    let mut net = Net::pair();
+    let Established { a, .. } = net.established();
+    net.disconnect(A, a);
+    net.advance_lossy(Duration::from_secs(1));
+    let start = net.now;
+    for seconds in [60, 6, 30] {
+        let deadline = Some(start + Duration::from_secs(seconds));
+        net.ep(A).disconnect(start, a, Disconnect { deadline, ..Disconnect::default() }).unwrap();
+    }
+    net.advance_lossy(Duration::from_secs(6) - Duration::from_nanos(1));
+    net.assert_state(A, a, State::DreqSent);
+    net.advance_lossy(Duration::from_nanos(1));
+    let Event::Disconnected { cause: DisconnectCause::Timeout(effort), .. } = net.event(A) else { panic!() };
+    assert_eq!(effort.waited, Duration::from_secs(7));
+    net.assert_state(A, a, State::TimeWait);
+}
+
 #[test]
 fn cm_t19_handle_dropped_while_established() {
     let mut net = Net::pair();
