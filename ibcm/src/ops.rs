@@ -85,8 +85,17 @@ impl<'a, T> SendOp<'a, T> {
         self
     }
 
-    /// Posts and waits for the completion.
-    fn poll_op(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Option<Buf>, OpError>> {
+    /// Posts and waits for the completion. Whatever comes of it, nobody waits behind it in the line then.
+    fn poll_op(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Option<Buf>, OpError>> {
+        let polled = self.as_mut().poll_steps(cx);
+        if polled.is_ready() {
+            let this = self.project();
+            leave_line(this.conn, this.place);
+        }
+        polled
+    }
+
+    fn poll_steps(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Option<Buf>, OpError>> {
         let this = self.project();
         let (shared, slot) = (this.conn.shared(), this.conn.slot());
         loop {
@@ -167,7 +176,6 @@ impl<'a, T> SendOp<'a, T> {
                             }
                         }
                         Poll::Ready(Err((cause, buf))) => {
-                            leave_line(this.conn, this.place);
                             let buf = match *this.copy {
                                 true => {
                                     give_back(this.conn, buf);

@@ -28,6 +28,23 @@ async fn cm_t85_removal() -> Result {
     net.quiet().await
 }
 
+/// More sends than the queue takes, and then it takes none at all: those that wait behind the first are told too.
+#[tokio::test(start_paused = true)]
+async fn removal_while_sends_wait_in_line() -> Result {
+    let net = Net::new(1).await?;
+    let (client, server) = net.pair().await?;
+    let sends = futures::future::join_all((0..100).map(|_| async { client.send_copy(b"too many").await }));
+    let removal = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        net.net.remove("client");
+    };
+    let (sent, ()) =
+        tokio::time::timeout(Duration::from_secs(2), futures::future::join(sends, removal)).await?;
+    assert_eq!(sent.iter().filter(|sent| sent.is_ok()).count(), 16, "the receiver's buffers");
+    drop((client, server));
+    net.quiet().await
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_subnet_goes_away() -> Result {
     let net = Net::new(1).await?;

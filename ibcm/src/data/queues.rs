@@ -132,7 +132,7 @@ pub(crate) enum Posting {
     },
     /// The queue is full, or others are before us; a completion makes room.
     Wait(SendWr),
-    /// Never posted.
+    /// Never posted; its place in the line is still to be left.
     Refused(OpCause, Buf),
 }
 
@@ -405,10 +405,7 @@ impl Queues {
                 self.stand_in_line(place);
                 Posting::Wait(wr)
             }
-            (Err(error), Some(wr)) => {
-                self.leave_line(place);
-                Posting::Refused(self.refusal(error), wr.buf)
-            }
+            (Err(error), Some(wr)) => Posting::Refused(self.refusal(error), wr.buf),
         }
     }
 
