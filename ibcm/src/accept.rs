@@ -150,13 +150,12 @@ impl AcceptConfig {
         let device = shared.device()?;
         recv.check(device.attr())?;
         let setup = async {
-            let fresh = Fresh::create(&*device, recv).await.map_err(Failed::Setup)?;
+            let fresh = Fresh::create(&*device, &shared.spares, recv).await.map_err(Failed::Setup)?;
             let qp = fresh.qp();
             accept.qpn = fresh.qpn();
             let attrs = shared.engine().endpoint.accept_attrs(conn, &accept).map_err(Failed::Command)?;
             let parked = &handshake.slot().parked;
-            let (queues, pool) =
-                fresh.init(attrs.init, parked, &shared.counters).await.map_err(Failed::Setup)?;
+            let (queues, pool) = fresh.init(attrs.init, parked, &shared).await.map_err(Failed::Setup)?;
             pool.attach(&shared, conn);
             to_rts(&*qp, attrs.rtr, attrs.rts).await.map_err(Failed::Setup)?;
             Ok(queues)

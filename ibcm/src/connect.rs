@@ -274,9 +274,9 @@ impl ConnectConfig {
 
         let parked = Arc::<Parked>::default();
         let setup = async {
-            let fresh = Fresh::create(&*device, self.recv).await?;
+            let fresh = Fresh::create(&*device, &shared.spares, self.recv).await?;
             let (qpn, qp) = (fresh.qpn(), fresh.qp());
-            let (queues, pool) = fresh.init(init, &parked, &shared.counters).await?;
+            let (queues, pool) = fresh.init(init, &parked, &shared).await?;
             Ok::<_, SetupError>((qpn, qp, queues, pool))
         };
         let made = before(started, deadline, setup).await;

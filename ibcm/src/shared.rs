@@ -11,7 +11,7 @@ use ibwire::{Qpn, ServiceId};
 use tracing::field::Empty;
 
 use crate::clock::now;
-use crate::data::Queues;
+use crate::data::{Queues, Spares};
 use crate::listener::Backlog;
 use crate::parked::Parked;
 use crate::proto::{ConnHandle, Disconnect, Endpoint, ListenerId, Path};
@@ -34,6 +34,8 @@ pub(crate) struct Shared {
     /// Who waits for the HCA to be idle or closed.
     pub(crate) parked: Arc<Parked>,
     pub(crate) counters: Arc<Counters>,
+    /// Buffers for new connections.
+    pub(crate) spares: Arc<Spares>,
 }
 
 /// What the engine's mutex guards.
@@ -104,6 +106,7 @@ impl Shared {
             hungry: Mutex::default(),
             parked: Arc::default(),
             counters: Arc::default(),
+            spares: Arc::default(),
         })
     }
 

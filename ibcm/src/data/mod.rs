@@ -3,7 +3,9 @@
 mod queues;
 mod recv_pool;
 mod setup;
+mod spares;
 
 pub(crate) use queues::{CopyBuf, Counters, News, Posting, Queues, Sent};
 pub(crate) use recv_pool::RecvPool;
 pub(crate) use setup::{Fresh, SetupError, to_rts};
+pub(crate) use spares::Spares;

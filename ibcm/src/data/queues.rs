@@ -190,6 +190,9 @@ impl Queues {
     /// Lets go of the queue pair and the completion queue; what was received stays.
     pub(crate) fn release(&mut self) -> impl Sized + use<> {
         self.recv_pool.close();
+        for buf in self.copies.free.drain(..) {
+            self.recv_pool.retire(buf);
+        }
         self.flush_sends();
         self.outstanding = 0;
         (self.qp.take(), self.cq.take())
@@ -242,7 +245,9 @@ impl Queues {
         self.recv_pool.add_posted(before as u32);
         let result = qp.post_recv(&mut work);
         work.iter().for_each(|_| self.recv_pool.sub_posted());
-        self.unwanted.extend(work.into_iter().map(|wr| wr.buf));
+        for wr in work {
+            self.recv_pool.retire(wr.buf);
+        }
         result
     }
 
@@ -302,7 +307,7 @@ impl Queues {
             self.inbox.push_back(Arrived { buf, imm: completion.imm });
         } else {
             self.failed(completion.status);
-            self.unwanted.push(completion.buf);
+            self.recv_pool.retire(completion.buf);
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use ibdev::{Buf, BufHome, RecvWr};
 
+use super::Spares;
 use super::queues::RECV_ID;
 use crate::proto::ConnHandle;
 use crate::shared::Shared;
@@ -25,17 +26,20 @@ pub(crate) struct RecvPool {
     closed: AtomicBool,
     /// Whom to ask, and for which connection; unset as long as there is none.
     driver: OnceLock<(Weak<Shared>, ConnHandle)>,
+    /// Where buffers go in the end.
+    spares: Arc<Spares>,
 }
 
 impl RecvPool {
     /// For `count` buffers.
-    pub(crate) fn new(count: u32) -> Arc<Self> {
+    pub(crate) fn new(count: u32, spares: Arc<Spares>) -> Arc<Self> {
         Arc::new(Self {
             returned: Mutex::default(),
             posted: AtomicU32::new(0),
             low: count / 2,
             closed: AtomicBool::new(false),
             driver: OnceLock::new(),
+            spares,
         })
     }
 
@@ -62,10 +66,17 @@ impl RecvPool {
         self.posted.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Nothing is posted from here on; buffers that come home are freed.
+    /// Nothing is posted from here on; buffers that come home are for other connections.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        drop(self.take_returned());
+        for wr in self.take_returned() {
+            self.spares.keep(wr.buf);
+        }
+    }
+
+    /// Takes a buffer that this connection does not need any more.
+    pub(crate) fn retire(&self, buf: Buf) {
+        self.spares.keep(buf);
     }
 
     /// A buffer of this pool, which comes back when it is dropped.
@@ -79,7 +90,7 @@ impl RecvPool {
 impl BufHome for RecvPool {
     fn give_back(&self, buf: Buf) {
         if self.closed.load(Ordering::Acquire) {
-            return;
+            return self.retire(buf);
         }
         lock(&self.returned).push_back(RecvWr { id: RECV_ID, buf });
         if self.posted() <= self.low

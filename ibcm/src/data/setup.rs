@@ -7,11 +7,11 @@ use ibdev::qp::{Init, QpSpec, QpType, Rtr, Rts, Transition};
 use ibdev::{Buf, CompletionQueue, Device, DeviceError, PostError, QueuePair};
 use ibwire::Qpn;
 
-use super::{Queues, RecvPool};
+use super::{Queues, RecvPool, Spares};
 use crate::error::QpStep;
 use crate::message::Recv;
 use crate::parked::Parked;
-use crate::shared::Counters;
+use crate::shared::Shared;
 
 /// Sends that a connection has posted at once, and buffers for `send_copy`, at most.
 const SEND_DEPTH: u32 = 64;
@@ -41,7 +41,7 @@ impl QpStep {
 
 impl Fresh {
     /// Creates a completion queue, a queue pair in RESET and the receive buffers. `recv` has been checked.
-    pub(crate) async fn create(device: &dyn Device, recv: Recv) -> Result<Self, SetupError> {
+    pub(crate) async fn create(device: &dyn Device, spares: &Spares, recv: Recv) -> Result<Self, SetupError> {
         let depth = SEND_DEPTH.min(device.attr().max_qp_wr);
         let create = async {
             let cq = device.create_cq(depth + recv.count()).await?;
@@ -55,8 +55,12 @@ impl Fresh {
             Ok((device.create_qp(spec).await?, cq))
         };
         let (qp, cq) = create.await.map_err(|source| QpStep::Create.failed(source))?;
-        let bufs = device.alloc(recv.count() as usize, recv.len()).await;
-        let bufs = bufs.map_err(|source| QpStep::Alloc.failed(source))?;
+        let mut bufs = spares.take(recv.count() as usize, recv.len());
+        let missing = recv.count() as usize - bufs.len();
+        if missing > 0 {
+            let made = device.alloc(missing, recv.len()).await;
+            bufs.extend(made.map_err(|source| QpStep::Alloc.failed(source))?);
+        }
         Ok(Self { qp, cq, bufs, recv, depth })
     }
 
@@ -73,11 +77,11 @@ impl Fresh {
         self,
         init: Init,
         parked: &Arc<Parked>,
-        totals: &Arc<Counters>,
+        shared: &Shared,
     ) -> Result<(Queues, Arc<RecvPool>), SetupError> {
         let modified = self.qp.modify(Transition::Init(init)).await;
         modified.map_err(|source| QpStep::Init.failed(source))?;
-        let pool = RecvPool::new(self.recv.count());
+        let pool = RecvPool::new(self.recv.count(), Arc::clone(&shared.spares));
         let waker = Waker::from(Arc::clone(parked));
         let mut queues = Queues::new(
             self.qp,
@@ -86,7 +90,7 @@ impl Fresh {
             self.depth,
             self.recv.len(),
             Arc::clone(&pool),
-            Arc::clone(totals),
+            Arc::clone(&shared.counters),
         );
         let posted = queues.post_recv(Queues::recv_work(self.bufs));
         posted.map_err(|error| QpStep::PostRecv.failed(post_error(error)))?;
