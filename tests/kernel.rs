@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     let cm = machine(Config {
         name: "cm",
         setup: "setup-cm.sh",
-        variables: Vec::new(),
+        variables: vec![("PEER", env!("CARGO_BIN_EXE_guest-peer").into())],
         helpers: &["cm_peer"],
         targets: &[],
         limit: Duration::from_secs(900),
@@ -28,8 +28,11 @@ fn main() -> ExitCode {
         setup: "setup-umad.sh",
         variables: Vec::new(),
         helpers: &[],
-        targets: &[Target { package: "ibcm-sys", name: "rxe0", feature: "verbs" }],
-        limit: Duration::from_secs(300),
+        targets: &[
+            Target { package: "ibcm-sys", name: "rxe0", feature: "verbs" },
+            Target { package: "tests", name: "verbs", feature: "verbs" },
+        ],
+        limit: Duration::from_secs(600),
     });
     let mut trials = vec![
         Trial::test("guest_reports_a_failure", ends_with(&cm, Case::new("failure", "fails.sh", &["3"]), 3)),
@@ -38,7 +41,7 @@ fn main() -> ExitCode {
             ends_with(&cm, Case::new("limit", "hangs.sh", &[]).limit(1), 124),
         ),
     ];
-    for (machine, cases) in [(&cm, kernel_alone()), (&umad, without_ib_cm())] {
+    for (machine, cases) in [(&cm, kernel_alone()), (&cm, kernel_and_us()), (&umad, without_ib_cm())] {
         trials.extend(
             cases.into_iter().map(|case| Trial::test(case.name.clone(), ends_with(machine, case, 0))),
         );
@@ -65,14 +68,47 @@ fn kernel_alone() -> Vec<Case> {
     ]
 }
 
+/// The kernel at one end, our CM and software HCA at the other, over IPv4 and IPv6.
+fn kernel_and_us() -> Vec<Case> {
+    let families = [("v4", "10.77.0.1", "10.77.0.2"), ("v6", "fd77::1", "fd77::2")];
+    let cases = families.into_iter().flat_map(|(family, kernel, us)| {
+        let case = |script: &'static str, arguments: &[&str]| {
+            Case::new(format!("{}_{family}", script.trim_end_matches(".sh")), script, arguments)
+        };
+        [
+            case("we_call_ucmatose.sh", &[kernel]),
+            case("we_call_rdma_server.sh", &[kernel]),
+            case("ucmatose_calls_us.sh", &[us]),
+            case("rdma_client_calls_us.sh", &[us]),
+            case("nobody_serves.sh", &[kernel, us]),
+            case("consumer_refuses.sh", &[kernel, us]),
+            case("kernel_server_killed.sh", &[kernel]),
+            case("kernel_client_killed.sh", &[us]),
+            case("kernel_dies_unheard.sh", &[kernel]),
+            case("bad_wire_we_call.sh", &[kernel]),
+            case("bad_wire_kernel_calls.sh", &[us]).limit(120),
+        ]
+    });
+    cases.collect()
+}
+
 /// What wants the CM class for itself, so that ib_cm must not be there.
 fn without_ib_cm() -> Vec<Case> {
+    let test = |target: &str, case: &str, tests: &str| {
+        Case::new(format!("verbs_{case}"), "test_target.sh", &[target, tests])
+    };
     vec![
         Case::new("umad_is_free_for_user_space", "umad_free.sh", &[]),
-        Case::new("verbs_device_says_what_it_is", "test_target.sh", &["rxe0", "device::"]),
-        Case::new("verbs_device_sends_mads", "test_target.sh", &["rxe0", "mads::"]),
-        Case::new("verbs_device_moves_messages", "test_target.sh", &["rxe0", "connections::"]),
-        Case::new("verbs_device_leaves_nothing", "test_target.sh", &["rxe0", "drops::"]),
+        test("rxe0", "device_says_what_it_is", "device::"),
+        test("rxe0", "device_sends_mads", "mads::"),
+        test("rxe0", "device_moves_messages", "connections::"),
+        test("rxe0", "device_leaves_nothing", "drops::"),
+        test("verbs", "cm_connection_from_the_soft_hca_to_rxe0_v4", "soft_hca_connects_to_rxe0_v4"),
+        test("verbs", "cm_connection_from_the_soft_hca_to_rxe0_v6", "soft_hca_connects_to_rxe0_v6"),
+        test("verbs", "cm_connection_from_rxe0_to_the_soft_hca_v4", "rxe0_connects_to_soft_hca_v4"),
+        test("verbs", "cm_connection_from_rxe0_to_the_soft_hca_v6", "rxe0_connects_to_soft_hca_v6"),
+        test("verbs", "cm_connections_at_once", "many_connections_at_once").limit(120),
+        test("verbs", "cm_refusals", "refuses"),
     ]
 }
 

@@ -1,27 +1,22 @@
-//! What we encode, decoded by tshark: every packet kind that we send, over IPv4 and IPv6, without a mark of tshark's and
-//! with our values. Without tshark the cases count as ignored; with CI=true they fail.
+//! What we send, decoded by tshark, without a mark of its own and with our values: every packet kind as our encoders make
+//! it, over IPv4 and IPv6; and captures of whole HCAs, over UDP and on the in-process subnet. Without tshark the cases
+//! count as ignored; with CI=true they fail.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, File};
-use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use ibcm::proto::message::{
-    Ari, CmRetries, Drep, Dreq, Eecn, FailoverAccepted, IpHeader, Message, MessageId, Mra, PathBlock, Rej,
-    Rep, Req, RetryCount, Rtu, TransportService, VendorId,
-};
-use ibwire::mad::{MAD_LEN, MadHeader, Method, MgmtClass};
-use ibwire::packet::{Aeth, Bth, Credits, Deth, ImmDt, NakCode, Opcode, Syndrome, TransportPacket};
-use ibwire::{
-    CommId, FlowLabel, Gid, Guid, Lid, Msn, Mtu, PKey, PrivateData, Psn, QKey, Qpn, Rate, RejReason,
-    RnrTimer, ServiceId, ServiceLevel, TimeCode, TransactionId,
-};
+use ibcm::sim::Subnet;
+use ibcm::{Hca, OpenError};
+use ibwire::packet::{Bth, TransportPacket};
 use libtest_mimic::{Arguments, Failed, Trial};
 use pcap_file::pcap::{PcapPacket, PcapWriter};
-use tests::decode::{Decoded, fields, frame, tshark};
+use tests::decode::samples::{Sample, samples};
+use tests::decode::{Decoded, Want, capture, conversation, fields, frame, tshark};
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
@@ -31,62 +26,46 @@ fn main() -> ExitCode {
     if left_out {
         eprintln!("tshark is missing: its cases are left out");
     }
-    let v4 = ["10.77.0.2:49152", "10.77.0.1:4791"];
-    let v6 = ["[fd77::2]:49152", "[fd77::1]:4791"];
-    let trials = [("v4", v4), ("v6", v6)].into_iter().flat_map(|(family, addresses)| {
-        let [source, destination] = addresses.map(|text| text.parse().expect("an address"));
-        encoded(family, packets(source, destination), source, destination, &folder)
-    });
-    let trials = trials.map(|trial| trial.with_ignored_flag(left_out)).collect();
+    fs::create_dir_all(&folder).expect("the target directory can be written");
+    let mut trials = vec![Trial::test("what_is_wrong_is_noticed", {
+        let file = folder.join("wrong.pcap");
+        move || wrong_is_noticed(&file)
+    })];
+    trials.extend(encoded("v4", ["10.77.0.2:49152", "10.77.0.1:4791"], &folder));
+    trials.extend(encoded("v6", ["[fd77::2]:49152", "[fd77::1]:4791"], &folder));
+    trials.extend(captured("v4", OVER_UDP, folder.join("captured-v4.pcap"), over_ipv4));
+    trials.extend(captured("v6", OVER_UDP, folder.join("captured-v6.pcap"), over_ipv6));
+    trials.extend(captured("subnet", ON_SUBNET, folder.join("captured-subnet.pcap"), on_subnet));
+    let trials = trials.into_iter().map(|trial| trial.with_ignored_flag(left_out)).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// A packet made with our encoders.
-struct Packet {
-    name: &'static str,
-    /// BTH through padding.
-    transport: Vec<u8>,
-    /// What it carries, beyond the headers.
-    inside: fields::Fields,
-}
-
-/// One trial per packet. All packets of a family are one capture, which tshark reads once.
-fn encoded(
-    family: &str,
-    packets: Vec<Packet>,
-    source: SocketAddr,
-    destination: SocketAddr,
-    folder: &Path,
-) -> Vec<Trial> {
-    let capture = folder.join(format!("{family}.pcap"));
+/// One trial per packet that our encoders made. All of a family are one capture, which tshark reads once.
+fn encoded(family: &str, addresses: [&str; 2], folder: &Path) -> Vec<Trial> {
+    let capture = folder.join(format!("encoded-{family}.pcap"));
+    let [source, destination]: [SocketAddr; 2] = addresses.map(|text| text.parse().expect("an address"));
+    let samples = samples(source, destination);
     let frames: Vec<Vec<u8>> =
-        packets.iter().map(|packet| frame::roce(source, destination, &packet.transport)).collect();
-    let decoded = std::sync::LazyLock::new(move || {
+        samples.iter().map(|sample| frame::roce(source, destination, &sample.transport)).collect();
+    let decoded: Arc<LazyLock<Result<Vec<Decoded>, String>, _>> = Arc::new(LazyLock::new(move || {
         write(&capture, &frames).map_err(|error| format!("{}: {error}", capture.display()))?;
         tshark(&capture)
-    });
-    let decoded = Arc::new(decoded);
-    let trials = packets.into_iter().enumerate().map(|(index, packet)| {
+    }));
+    let trials = samples.into_iter().enumerate().map(|(index, Sample { name, transport, inside })| {
         let decoded = Arc::clone(&decoded);
-        Trial::test(format!("encoded_{family}_{}", packet.name), move || {
-            let frames: &Vec<Decoded> = decoded.as_ref().as_ref()?;
+        Trial::test(format!("encoded_{family}_{name}"), move || {
+            let frames = decoded.as_ref().as_ref()?;
             let frame = frames.get(index).ok_or("tshark saw fewer frames")?;
-            let view = TransportPacket::parse(&packet.transport).map_err(|error| error.to_string())?;
+            let view = TransportPacket::parse(&transport).map_err(|error| error.to_string())?;
             let mut wanted = fields::packet(&view);
-            wanted.extend(packet.inside);
-            match frame.complaints(&wanted) {
-                none if none.is_empty() => Ok(()),
-                complaints => Err(Failed::from(complaints.join("\n"))),
-            }
+            wanted.extend(inside);
+            none(frame.complaints(&wanted))
         })
     });
     trials.collect()
 }
 
 fn write(capture: &Path, frames: &[Vec<u8>]) -> Result<(), Box<dyn std::error::Error>> {
-    if let Some(folder) = capture.parent() {
-        fs::create_dir_all(folder)?;
-    }
     let mut writer = PcapWriter::new(File::create(capture)?)?;
     for frame in frames {
         writer.write_packet(&PcapPacket::new(Duration::ZERO, frame.len() as u32, frame))?;
@@ -94,215 +73,154 @@ fn write(capture: &Path, frames: &[Vec<u8>]) -> Result<(), Box<dyn std::error::E
     Ok(())
 }
 
-const LOCAL: CommId = CommId(0xa1a2_a3a4);
-const REMOTE: CommId = CommId(0xb1b2_b3b4);
-
-/// Every kind, its values as far apart from zero and from each other as they go.
-fn packets(source: SocketAddr, destination: SocketAddr) -> Vec<Packet> {
-    let ip_header = IpHeader::new(SocketAddr::new(source.ip(), 4660), destination.ip());
-    let ip_header = ip_header.expect("both of a family");
-    let native = PrivateData::from(&[0x55; 92]);
-    let ip = ip_header.private_data(&[0x56; 56]).expect("56 bytes fit");
-    let ends = [source.ip(), destination.ip()];
-    vec![
-        mad("req_native", req(ServiceId::new(0x1000_0000_0000_0001), native, ends)),
-        mad("req_ip", req(ServiceId::tcp_port(0x1234), ip, ends)),
-        mad("mra", mra()),
-        mad("rej", rej()),
-        mad("rep", rep()),
-        mad(
-            "rtu",
-            Rtu {
-                local_comm_id: LOCAL,
-                remote_comm_id: REMOTE,
-                private_data: PrivateData::from(&[0x52; 224]),
-            },
-        ),
-        mad("dreq", dreq()),
-        mad(
-            "drep",
-            Drep {
-                local_comm_id: LOCAL,
-                remote_comm_id: REMOTE,
-                private_data: PrivateData::from(&[0x53; 224]),
-            },
-        ),
-        request("rc_send_first", Opcode::RC_SEND_FIRST, None, 1024),
-        request("rc_send_middle", Opcode::RC_SEND_MIDDLE, None, 1024),
-        request("rc_send_last", Opcode::RC_SEND_LAST, None, 6),
-        request("rc_send_last_imm", Opcode::RC_SEND_LAST_WITH_IMM, Some(IMM), 5),
-        request("rc_send_only", Opcode::RC_SEND_ONLY, None, 8),
-        request("rc_send_only_imm", Opcode::RC_SEND_ONLY_WITH_IMM, Some(IMM), 33),
-        request("rc_send_only_empty", Opcode::RC_SEND_ONLY, None, 0),
-        answer("rc_ack", Syndrome::ACK),
-        answer("rc_ack_credits", Syndrome::ack(Credits(10))),
-        answer("rc_rnr_nak", Syndrome::rnr(RnrTimer::truncate(14))),
-        answer("rc_nak_sequence", Syndrome::nak(NakCode::PSN_SEQUENCE_ERROR)),
-        answer("rc_nak_invalid_request", Syndrome::nak(NakCode::INVALID_REQUEST)),
-        answer("rc_nak_remote_access", Syndrome::nak(NakCode::REMOTE_ACCESS_ERROR)),
-        answer("rc_nak_operational", Syndrome::nak(NakCode::REMOTE_OPERATIONAL_ERROR)),
-        datagram("ud_send", Opcode::UD_SEND_ONLY, None, 30),
-        datagram("ud_send_imm", Opcode::UD_SEND_ONLY_WITH_IMM, Some(IMM), 64),
-    ]
-}
-
-const IMM: ImmDt = ImmDt([0xde, 0xad, 0xbe, 0xef]);
-
-fn bth(opcode: Opcode, payload: usize) -> Bth {
-    let bth = Bth::new(opcode, Qpn::truncate(0xa1_b2c3), Psn::truncate(0xfe_dcba));
-    Bth {
-        solicited: true,
-        mig_req: true,
-        ack_req: true,
-        pad: Bth::pad_for(payload),
-        pkey: PKey(0xfffe),
-        ..bth
+/// That a case fails if there is reason: tshark marks a packet without all its headers, and another value is not taken
+/// for ours.
+fn wrong_is_noticed(file: &Path) -> Result<(), Failed> {
+    let [source, destination] =
+        ["10.77.0.2:49152", "10.77.0.1:4791"].map(|text| text.parse().expect("an address"));
+    let samples = samples(source, destination);
+    let req = samples.first().ok_or("no samples")?;
+    let datagram = samples.iter().find(|sample| sample.name == "ud_send").ok_or("no datagram")?;
+    let whole = frame::roce(source, destination, &req.transport);
+    let truncated = frame::roce(source, destination, &datagram.transport[..Bth::LEN]);
+    write(file, &[whole, truncated]).map_err(|error| error.to_string())?;
+    let [whole, truncated] = &tshark(file)?[..] else { return Err("not two frames".into()) };
+    if truncated.complaints(&[]).is_empty() {
+        return Err("a datagram without its DETH is no reason to complain".into());
     }
+    let other_value = [("infiniband.cm.req.serviceid", Want::Number(1))];
+    if whole.complaints(&other_value).is_empty()
+        || whole.complaints(&[("no.such.field", Want::Number(1))]).is_empty()
+    {
+        return Err("another value is no reason to complain".into());
+    }
+    none(whole.complaints(&req.inside))
 }
 
-fn packet(name: &'static str, bth: Bth, headers: &[&[u8]], payload: usize) -> Packet {
-    let payload: Vec<u8> = (1..=payload).map(|byte| byte as u8).collect();
-    let padding = [0; 3];
-    let parts = [&bth.to_bytes()[..], &headers.concat(), &payload, &padding[..bth.pad.into()]];
-    let transport = parts.concat();
-    let view = TransportPacket::parse(&transport).expect("made by us");
-    let inside = if payload.is_empty() { Vec::new() } else { fields::payload(&view) };
-    Packet { name, transport, inside }
+/// What goes over a wire that loses nothing, in no time.
+const OVER_UDP: &[&str] = &[
+    "REQ",
+    "REJ",
+    "REP",
+    "RTU",
+    "DREQ",
+    "DREP",
+    "RC_SEND_FIRST",
+    "RC_SEND_MIDDLE",
+    "RC_SEND_LAST",
+    "RC_SEND_LAST_WITH_IMM",
+    "RC_SEND_ONLY",
+    "RC_SEND_ONLY_WITH_IMM",
+    "ACK",
+    "RNR_NAK",
+    "FATAL_NAK",
+];
+
+/// On the subnet packets get lost, and time passes at no cost.
+const ON_SUBNET: &[&str] = &[
+    "REQ",
+    "MRA",
+    "REJ",
+    "REP",
+    "RTU",
+    "DREQ",
+    "DREP",
+    "RC_SEND_FIRST",
+    "RC_SEND_MIDDLE",
+    "RC_SEND_LAST",
+    "RC_SEND_LAST_WITH_IMM",
+    "RC_SEND_ONLY",
+    "RC_SEND_ONLY_WITH_IMM",
+    "ACK",
+    "RNR_NAK",
+    "SEQUENCE_NAK",
+    "FATAL_NAK",
+];
+
+/// One trial per packet kind: the capture that `converse` makes holds some, and tshark reads each as we do.
+fn captured(
+    wire: &str,
+    kinds: &'static [&'static str],
+    file: PathBuf,
+    converse: fn(&Path) -> Result<(), String>,
+) -> Vec<Trial> {
+    type Frames = Vec<(capture::Frame, Decoded)>;
+    let frames: Arc<LazyLock<Result<Frames, String>, _>> = Arc::new(LazyLock::new(move || {
+        converse(&file)?;
+        let (ours, theirs) = (capture::read(&file)?, tshark(&file)?);
+        match ours.len() == theirs.len() {
+            true => Ok(ours.into_iter().zip(theirs).collect()),
+            false => Err(format!("{} frames, tshark saw {}", ours.len(), theirs.len())),
+        }
+    }));
+    let trials = kinds.iter().map(|kind| {
+        let frames = Arc::clone(&frames);
+        Trial::test(format!("captured_{wire}_{}", kind.to_lowercase()), move || {
+            // What never arrived is marked by tshark too.
+            let frames = frames.as_ref().as_ref()?.iter().filter(|(ours, _)| !ours.lost);
+            let mut found = frames.filter(|(ours, _)| ours.kind == *kind).peekable();
+            if found.peek().is_none() {
+                return Err("none in the capture".into());
+            }
+            none(found.flat_map(|(ours, theirs)| theirs.complaints(&ours.wanted)).collect())
+        })
+    });
+    trials.collect()
 }
 
-fn request(name: &'static str, opcode: Opcode, imm: Option<ImmDt>, payload: usize) -> Packet {
-    let imm = imm.map(|imm| imm.0.to_vec()).unwrap_or_default();
-    packet(name, bth(opcode, payload), &[&imm], payload)
+fn none(complaints: Vec<String>) -> Result<(), Failed> {
+    if complaints.is_empty() { Ok(()) } else { Err(complaints.join("\n").into()) }
 }
 
-fn answer(name: &'static str, syndrome: Syndrome) -> Packet {
-    let aeth = Aeth::new(syndrome, Msn::truncate(0x12_3456));
-    let bth = Bth { ack_req: false, solicited: false, ..bth(Opcode::RC_ACKNOWLEDGE, 0) };
-    packet(name, bth, &[&aeth.to_bytes()], 0)
-}
-
-fn datagram(name: &'static str, opcode: Opcode, imm: Option<ImmDt>, payload: usize) -> Packet {
-    let deth = Deth::new(QKey(0x0123_4567), Qpn::truncate(0x45_6789));
-    let imm = imm.map(|imm| imm.0.to_vec()).unwrap_or_default();
-    packet(name, bth(opcode, payload), &[&deth.to_bytes(), &imm], payload)
-}
-
-/// A CM message as it leaves QP1.
-fn mad(name: &'static str, message: impl Into<Message>) -> Packet {
-    let message = message.into();
-    let tid = TransactionId(0x1122_3344_5566_7788);
-    let mut bytes = [0; MAD_LEN];
-    message.encode(tid, &mut bytes);
-    let header = MadHeader::new(MgmtClass::CM, 2, Method::SEND, message.attribute().into(), tid);
-    let bth = Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, Psn::truncate(0x00_0102));
-    let deth = Deth::new(QKey::GSI, Qpn::GSI);
-    let transport = [&bth.to_bytes()[..], &deth.to_bytes(), &bytes].concat();
-    Packet { name, transport, inside: fields::mad(&header, &message) }
-}
-
-fn req(service_id: ServiceId, private_data: PrivateData<92>, [local, remote]: [IpAddr; 2]) -> Req {
-    let gid = |first: u8| Gid(std::array::from_fn(|at| first + at as u8));
-    Req {
-        local_comm_id: LOCAL,
-        vendor_id: VendorId::truncate(0x0d_0e0f),
-        service_id,
-        local_ca_guid: Guid(0x1111_2222_3333_4444),
-        local_qkey: QKey(0xc0c1_c2c3),
-        local_qpn: Qpn::truncate(0xd1_d2d3),
-        responder_resources: 0x11,
-        local_eecn: Eecn::truncate(0x456),
-        initiator_depth: 0x12,
-        remote_eecn: Eecn::truncate(0x789),
-        remote_cm_response_timeout: TimeCode::truncate(20),
-        transport: TransportService::RC,
-        end_to_end_flow_control: true,
-        starting_psn: Psn::truncate(0xab_cde1),
-        local_cm_response_timeout: TimeCode::truncate(19),
-        retry_count: RetryCount::truncate(5),
-        pkey: PKey(0xfffe),
-        path_mtu: Mtu::B1024,
-        rdc_exists: false,
-        rnr_retry_count: RetryCount::truncate(6),
-        max_cm_retries: CmRetries::truncate(9),
-        srq: true,
-        primary: PathBlock {
-            local_lid: Lid(0xffff),
-            remote_lid: Lid(0xffff),
-            local_gid: local.into(),
-            remote_gid: remote.into(),
-            flow_label: FlowLabel::truncate(0x5_4321),
-            rate: Rate::GBPS_40,
-            traffic_class: 0x5c,
-            hop_limit: 0x40,
-            sl: ServiceLevel::truncate(6),
-            subnet_local: true,
-            local_ack_timeout: TimeCode::truncate(17),
+/// Two HCAs on loopback addresses.
+fn over_ipv4(file: &Path) -> Result<(), String> {
+    over_udp(
+        async |file| {
+            let server = Hca::open("soft").await?;
+            Ok((server, Hca::open("soft").pcap(file).await?))
         },
-        alternate: PathBlock {
-            local_lid: Lid(0x0b01),
-            remote_lid: Lid(0x0b02),
-            local_gid: gid(0x30),
-            remote_gid: gid(0x40),
-            flow_label: FlowLabel::truncate(0x6_5432),
-            rate: Rate::GBPS_300,
-            traffic_class: 0x6c,
-            hop_limit: 0x41,
-            sl: ServiceLevel::truncate(5),
-            subnet_local: false,
-            local_ack_timeout: TimeCode::truncate(18),
+        file,
+    )
+}
+
+/// IPv6 has one loopback address: an HCA talks to itself.
+fn over_ipv6(file: &Path) -> Result<(), String> {
+    over_udp(
+        async |file| {
+            let hca = Hca::open("soft:::1").pcap(file).await?;
+            Ok((hca.clone(), hca))
         },
-        sap_supported: false,
-        private_data,
-    }
+        file,
+    )
 }
 
-fn mra() -> Mra {
-    Mra {
-        local_comm_id: LOCAL,
-        remote_comm_id: REMOTE,
-        message: MessageId::REP,
-        service_timeout: TimeCode::truncate(24),
-        private_data: PrivateData::from(&[0x4d; 222]),
-    }
+fn over_udp(
+    open: impl AsyncFnOnce(&Path) -> Result<(Hca, Hca), OpenError>,
+    file: &Path,
+) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| error.to_string())?.block_on(async {
+        let (server, client) = open(file).await.map_err(|error| chain(&error))?;
+        conversation::all_kinds(&server, &client, Duration::ZERO).await.map_err(|error| chain(&*error))
+    })
 }
 
-fn rej() -> Rej {
-    Rej {
-        local_comm_id: LOCAL,
-        remote_comm_id: REMOTE,
-        message: MessageId::REP,
-        reason: RejReason::CONSUMER,
-        ari: Ari::new(b"additional information").expect("22 bytes fit"),
-        private_data: PrivateData::from(&[0x4a; 148]),
-    }
+/// Two HCAs on a wire that loses packets, while the clock stands still.
+fn on_subnet(file: &Path) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+    runtime.map_err(|error| error.to_string())?.block_on(async {
+        let net = Subnet::star(["server", "client"]).seed(1).await.map_err(|error| chain(&error))?;
+        net.faults().loss(0.1);
+        let server = Hca::open(net.device("server")).await.map_err(|error| chain(&error))?;
+        let client = Hca::open(net.device("client")).await.map_err(|error| chain(&error))?;
+        let talk = conversation::all_kinds(&server, &client, Duration::from_secs(10));
+        talk.await.map_err(|error| chain(&*error))?;
+        net.write_pcap(file).map_err(|error| chain(&error))
+    })
 }
 
-fn rep() -> Rep {
-    Rep {
-        local_comm_id: LOCAL,
-        remote_comm_id: REMOTE,
-        local_qkey: QKey(0xc0c1_c2c3),
-        local_qpn: Qpn::truncate(0xd1_d2d3),
-        vendor_id: VendorId::truncate(0x0d_0e0f),
-        local_eecn: Eecn::truncate(0x456),
-        starting_psn: Psn::truncate(0xab_cde1),
-        responder_resources: 0x13,
-        initiator_depth: 0x14,
-        target_ack_delay: TimeCode::truncate(15),
-        failover_accepted: FailoverAccepted::UNSUPPORTED,
-        end_to_end_flow_control: true,
-        rnr_retry_count: RetryCount::truncate(6),
-        srq: true,
-        local_ca_guid: Guid(0x5555_6666_7777_8888),
-        private_data: PrivateData::from(&[0x50; 196]),
-    }
-}
-
-fn dreq() -> Dreq {
-    Dreq {
-        local_comm_id: LOCAL,
-        remote_comm_id: REMOTE,
-        remote_qpn: Qpn::truncate(0xd1_d2d3),
-        private_data: PrivateData::from(&[0x44; 220]),
-    }
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -3,8 +3,11 @@
 //! tshark proves layout, never a CRC: it prints ICRC and VCRC without checking them. What it is known to misread is left out of
 //! [`fields`], with a word there.
 
+pub mod capture;
+pub mod conversation;
 pub mod fields;
 pub mod frame;
+pub mod samples;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -21,9 +21,10 @@ while read -r -u 3 verb name seconds script args; do
   cd "$(mktemp -d)" || break
   # shellcheck disable=SC2086 # args are words
   timeout --kill-after=2 "$seconds" bash -eu -o pipefail "$GUEST_CASES/$script" $args >"/job/logs/$name" 2>&1 </dev/null &
-  group=$!
+  group=$! began=${EPOCHREALTIME/./}
   wait $group
   status=$?
+  echo "$name $(((${EPOCHREALTIME/./} - began) / 1000)) ms" >>/job/times
   kill -KILL -- -$group 2>/dev/null # what the case left running
   { [[ $status == 124 || $status == 137 ]] && echo "the case took longer than its $seconds s"
     [[ $status != 0 ]] && echo "kernel log:" && dmesg; } >>"/job/logs/$name"

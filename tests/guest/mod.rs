@@ -51,6 +51,9 @@ pub enum GuestError {
         /// The setup script's output, or the console's last lines if it never began.
         log: String,
     },
+    /// It could not be booted, or went down too often, in cases before this one.
+    #[error("the guest was given up in an earlier case")]
+    GivenUp,
     /// The guest ended or stopped answering.
     #[error("the guest {what} {when}; its console ends with:\n{console}")]
     Lost {
@@ -138,14 +141,14 @@ pub struct Machine {
 #[derive(Debug)]
 struct State {
     guest: Option<Guest>,
-    boots: u32,
+    boots_left: u32,
 }
 
 impl Machine {
     /// A machine that keeps its files, logs included, in `folder`/NAME.
     pub fn new(config: Config, folder: &Path) -> Self {
         let folder = folder.join(config.name);
-        Self { config, folder, state: Mutex::new(State { guest: None, boots: 0 }) }
+        Self { config, folder, state: Mutex::new(State { guest: None, boots_left: BOOTS }) }
     }
 
     /// Runs one case and waits for its end; cases of several threads queue up.
@@ -157,12 +160,13 @@ impl Machine {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut guest = match state.guest.take() {
             Some(guest) => guest,
-            None if state.boots < BOOTS => {
-                state.boots += 1;
-                Guest::boot(&self.config, &self.folder)?
-            }
+            None if state.boots_left == 0 => return Err(GuestError::GivenUp),
             None => {
-                return Err(GuestError::Setup { log: format!("not booted again after {BOOTS} boots") });
+                // What failed once at booting fails again; what took a running guest down may be that case's affair.
+                let boots_left = std::mem::take(&mut state.boots_left) - 1;
+                let guest = Guest::boot(&self.config, &self.folder)?;
+                state.boots_left = boots_left;
+                guest
             }
         };
         let outcome = guest.run(case)?;

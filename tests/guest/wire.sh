@@ -1,6 +1,6 @@
 # A veth pair: veth0 (10.77.0.1, fd77::1) in the initial namespace, where rxe takes UDP 4791; veth1 (10.77.0.2,
 # fd77::2) in namespace b, where a program in user space has the port for itself. MTU 1500: path MTU 1024.
-modprobe -a veth crc32_generic sch_netem # without crc32_generic `rdma link add` fails
+modprobe -a veth crc32_generic sch_netem sch_tbf # without crc32_generic `rdma link add` fails
 mac0=02:00:00:00:00:01 mac1=02:00:00:00:00:02
 ip link set lo up
 ip netns add b

@@ -1,9 +1,20 @@
 # What several cases use.
 
-# ours COMMAND...: the program of ours, guest/peer.rs, in namespace b.
+# ours COMMAND...: the program of ours, guest/peer.rs, in namespace b. What it traces goes to a file.
 ours() {
-  ip netns exec b "$PEER" "$@"
+  RUST_LOG=${RUST_LOG:-ibcm=debug,ibsoft=debug} NO_COLOR=1 ip netns exec b "$PEER" "$@" 2>>trace
 }
+
+# At the end a case shows the files that it wrote: the same line once, with its count.
+shown() {
+  local status=$? file
+  for file in *; do
+    [[ -f $file && ($file != trace || $status != 0) ]] || continue
+    echo "== $file"
+    if [[ $file == trace ]]; then tail -n 300 trace; else sort "$file" | uniq -c; fi
+  done
+}
+trap shown EXIT
 
 # listening PORT: waits until a program of the kernel's side listens there.
 listening() {
@@ -15,10 +26,19 @@ says() {
   until grep -s "^$2" "$1"; do sleep 0.05; done
 }
 
-# bad_wire: both directions lose 5 % of the packets and delay and reorder the others.
+# bad_wire: both directions lose 5 % of the packets and delay and reorder the others. Ours goes through tbf first, which
+# cuts what was sent as one batch (UDP GSO) into packets, for netem to lose one by one.
 bad_wire() {
-  tc qdisc add dev veth0 root netem loss 5% delay 2ms 1ms reorder 25%
-  ip netns exec b tc qdisc add dev veth1 root netem loss 5% delay 2ms 1ms reorder 25%
+  local bad="netem loss 5% delay 2ms 1ms reorder 25%"
+  tc qdisc add dev veth0 root $bad
+  ip netns exec b tc qdisc add dev veth1 root handle 1: tbf rate 1gbit burst 1600 latency 1s
+  ip netns exec b tc qdisc add dev veth1 parent 1:1 $bad
+}
+
+# packets_were_lost: checks that a bad wire was one.
+packets_were_lost() {
+  { tc -s qdisc show dev veth0; ip netns exec b tc -s qdisc show dev veth1; } >wire
+  grep -q 'dropped [1-9]' wire
 }
 
 # cut_wire: nothing arrives any more, in either direction.

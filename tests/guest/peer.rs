@@ -1,0 +1,213 @@
+//! Our side of the guest's cases: a client and a server over the public API, made for network namespace b. Each line it
+//! prints begins with a word that the scripts wait for: open, listening, established, received, closed, rejected, lost.
+#![forbid(unsafe_code)]
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser};
+use ibcm::{
+    ConnectError, Connection, Hca, How, Listener, OpCause, OpError, PrivateData, RejReason, Reject, TimeCode,
+};
+use tokio::task::JoinSet;
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+const DEVICE: &str = "soft:10.77.0.2,fd77::2";
+
+/// Longer than the default: over a bad wire the kernel needs several of its 4.3 s.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Parser)]
+enum Act {
+    /// Connects and talks on every connection.
+    Call {
+        #[command(flatten)]
+        talk: Talk,
+        /// Response timeout code of the REQ: 4.096 us times 2 to the power of it.
+        #[arg(long)]
+        response_timeout: Option<u8>,
+        /// Talks when there is something to read here.
+        #[arg(long)]
+        wait_for: Option<PathBuf>,
+    },
+    /// Accepts connections and talks on each.
+    Serve {
+        #[command(flatten)]
+        talk: Talk,
+    },
+    /// Rejects one request with a text as private data.
+    Reject { ip: IpAddr, port: u16, text: String },
+    /// Opens the device and serves nothing.
+    Idle,
+}
+
+/// What is said on a connection: messages from one side, then as many from the other.
+#[derive(Debug, Clone, Copy, Args)]
+struct Talk {
+    ip: IpAddr,
+    port: u16,
+    #[arg(long, default_value_t = 1)]
+    connections: usize,
+    /// Messages each way on each connection.
+    #[arg(long, default_value_t = 0)]
+    messages: usize,
+    /// Bytes in each message.
+    #[arg(long, default_value_t = 0)]
+    size: usize,
+    /// We send first; else the peer does.
+    #[arg(long)]
+    first: bool,
+    /// The peer sends back what we sent first.
+    #[arg(long)]
+    echo: bool,
+    /// We send nothing at all.
+    #[arg(long)]
+    silent: bool,
+    /// The peer is the one to disconnect; else we do, and it has to confirm.
+    #[arg(long)]
+    until_closed: bool,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_writer(std::io::stderr)
+        .init();
+    let result = match Act::parse() {
+        Act::Call { talk, response_timeout, wait_for } => call(talk, response_timeout, wait_for).await,
+        Act::Serve { talk } => serve(talk).await,
+        Act::Reject { ip, port, text } => reject(SocketAddr::new(ip, port), &text).await,
+        Act::Idle => idle().await,
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let mut cause = error.source();
+            println!("lost {error}");
+            while let Some(error) = cause {
+                println!("  because {error}");
+                cause = error.source();
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn call(talk: Talk, response_timeout: Option<u8>, wait_for: Option<PathBuf>) -> Result<(), Error> {
+    let hca = Hca::open(DEVICE).await?;
+    let mut connecting = JoinSet::new();
+    for _ in 0..talk.connections {
+        let connect = Connection::connect_ip(SocketAddr::new(talk.ip, talk.port));
+        let mut connect = connect.device(&hca).deadline(DEADLINE);
+        if let Some(code) = response_timeout {
+            let code = TimeCode::new(code).ok_or("a time code has 5 bits")?;
+            connect = connect.response_timeout(code.duration());
+        }
+        connecting.spawn(connect);
+    }
+    let mut connections = Vec::new();
+    while let Some(result) = connecting.join_next().await {
+        match result? {
+            Ok(connection) => connections.push(connection),
+            Err(ConnectError::Rejected(no)) => {
+                println!("rejected {} {}", no.reason.0, String::from_utf8_lossy(no.private_data.trimmed()));
+                return Err("rejected".into());
+            }
+            Err(other) => return Err(other.into()),
+        }
+    }
+    println!("established {}", connections.len());
+    if let Some(file) = wait_for {
+        tokio::task::spawn_blocking(|| std::fs::read(file)).await??;
+    }
+    let mut talking = JoinSet::new();
+    for connection in connections {
+        talking.spawn(talk.on(connection));
+    }
+    all(talking).await
+}
+
+async fn serve(talk: Talk) -> Result<(), Error> {
+    let hca = Hca::open(DEVICE).await?;
+    let listener = Listener::bind_ip(SocketAddr::new(talk.ip, talk.port)).device(&hca).await?;
+    println!("listening");
+    let mut talking = JoinSet::new();
+    for _ in 0..talk.connections {
+        let request = listener.accept().await?;
+        talking.spawn(async move {
+            let connection = request.accept().deadline(DEADLINE).await?;
+            println!("established");
+            talk.on(connection).await
+        });
+    }
+    all(talking).await
+}
+
+async fn all(mut talking: JoinSet<Result<How, Error>>) -> Result<(), Error> {
+    while let Some(closed) = talking.join_next().await {
+        println!("closed: {}", closed??);
+    }
+    Ok(())
+}
+
+impl Talk {
+    async fn on(self, connection: Connection) -> Result<How, Error> {
+        let message: Vec<u8> = (0..self.size).map(|at| at as u8).collect();
+        if self.first && !self.silent {
+            self.send(&connection, &message).await?;
+        }
+        for _ in 0..self.messages {
+            let answer = connection.recv().await?.ok_or("closed before its messages")?;
+            if answer.len() != message.len() || self.echo && answer[..] != message[..] {
+                return Err(format!("a message of {} bytes: {:?}", answer.len(), &answer[..]).into());
+            }
+        }
+        println!("received {}", self.messages);
+        if !self.first && !self.silent {
+            match self.send(&connection, &message).await {
+                // Its acknowledgement got lost, then the peer disconnected. Whether it had all, its own status tells.
+                Err(OpError { cause: OpCause::Closed, .. }) if self.until_closed => {
+                    println!("unacknowledged");
+                }
+                other => other?,
+            }
+        }
+        if self.until_closed {
+            return match connection.recv().await? {
+                None => Ok(How::ByPeer),
+                Some(_) => Err("more messages than agreed".into()),
+            };
+        }
+        match connection.disconnect().await.how {
+            How::Confirmed => Ok(How::Confirmed),
+            other => Err(format!("disconnected: {other}").into()),
+        }
+    }
+
+    async fn send(&self, connection: &Connection, message: &[u8]) -> Result<(), OpError> {
+        for _ in 0..self.messages {
+            connection.send_copy(message).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn reject(address: SocketAddr, text: &str) -> Result<(), Error> {
+    let hca = Hca::open(DEVICE).await?;
+    let listener = Listener::bind_ip(address).device(&hca).await?;
+    println!("listening");
+    let request = listener.accept().await?;
+    request.reject(Reject::new(RejReason::CONSUMER).private_data(PrivateData::new(text.as_bytes())?));
+    hca.close().await;
+    Ok(())
+}
+
+async fn idle() -> Result<(), Error> {
+    let _hca = Hca::open(DEVICE).await?;
+    println!("open");
+    std::future::pending().await
+}
