@@ -14,6 +14,9 @@ const MSRV: &str = "1.88";
 /// Time limit of a command that builds.
 const BUILD: Duration = Duration::from_secs(600);
 
+/// Time limit of the guest floor: it builds, boots twice and bounds each boot and case itself.
+const GUEST_TIME: Duration = Duration::from_secs(900);
+
 /// Packages that the C side of feature `verbs` is built from.
 const VERBS: &[&str] =
     &["gcc", "libclang-dev", "libibumad-dev", "libibverbs-dev", "librdmacm-dev", "pkg-config"];
@@ -112,8 +115,8 @@ impl Context<'_> {
     }
 
     /// Runs a test command and counts its cases.
-    fn cases(&self, words: &[&str]) -> Verdict {
-        let ended = process::run(&mut self.cargo(words), BUILD);
+    fn cases(&self, words: &[&str], limit: Duration) -> Verdict {
+        let ended = process::run(&mut self.cargo(words), limit);
         let tally = Tally::read(&ended.stdout);
         let empty = tally.passed + tally.failed == 0;
         let wrong = ended.result.err().or_else(|| empty.then(|| "no case ran".into()));
@@ -168,7 +171,7 @@ fn verbs(context: &Context<'_>) -> Verdict {
         Ok(())
     });
     match lints {
-        Ok(()) => context.cases(&["test", "--package", "ibcm-sys", "--features", "verbs", "--lib"]),
+        Ok(()) => context.cases(&["test", "--package", "ibcm-sys", "--features", "verbs", "--lib"], BUILD),
         Err(reason) => Verdict::Failed(reason),
     }
 }
@@ -195,11 +198,11 @@ fn test(context: &Context<'_>) -> Verdict {
     for name in workspace.test_targets().into_iter().filter(|name| !own_floors.contains(name)) {
         words.extend(["--test", name]);
     }
-    context.cases(&words)
+    context.cases(&words, BUILD)
 }
 
 fn doc(context: &Context<'_>) -> Verdict {
-    context.cases(&["test", "--workspace", "--no-fail-fast", "--doc"])
+    context.cases(&["test", "--workspace", "--no-fail-fast", "--doc"], BUILD)
 }
 
 fn rustdoc(context: &Context<'_>) -> Verdict {
@@ -208,9 +211,9 @@ fn rustdoc(context: &Context<'_>) -> Verdict {
 }
 
 fn tshark(context: &Context<'_>) -> Verdict {
-    context.cases(&["test", "--workspace", "--test", "tshark"])
+    context.cases(&["test", "--workspace", "--test", "tshark"], BUILD)
 }
 
 fn guest(context: &Context<'_>) -> Verdict {
-    context.cases(&["test", "--workspace", "--test", "kernel"])
+    context.cases(&["test", "--workspace", "--test", "kernel"], GUEST_TIME)
 }

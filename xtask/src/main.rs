@@ -58,6 +58,7 @@ fn test(floors: &[&Floor]) -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
     let wanted: Vec<&str> = floors.iter().flat_map(|floor| floor.packages).copied().collect();
     let missing = packages::provide(&wanted);
+    packages::components();
     let context = Context { root, missing: &missing };
 
     let mut total = Tally::default();

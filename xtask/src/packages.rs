@@ -1,4 +1,4 @@
-//! Debian packages: what is missing, and its installation where that is possible.
+//! Debian packages and toolchain components: what is missing, and its installation where that is possible.
 
 use std::fs;
 use std::process::Command;
@@ -35,6 +35,16 @@ pub(crate) fn provide(wanted: &[&'static str]) -> Vec<&'static str> {
     }
     missing.retain(|package| !installed(package));
     missing
+}
+
+/// Lets rustup add rustfmt and clippy to a toolchain that came without. If it can't, their floors say so.
+pub(crate) fn components() {
+    for (name, subcommand) in [("rustfmt", "fmt"), ("clippy", "clippy")] {
+        if process::quiet(Command::new("cargo").args([subcommand, "--version"]), QUESTION).result.is_err() {
+            let added = process::run(Command::new("rustup").args(["component", "add", name]), INSTALL);
+            added.result.unwrap_or_else(|reason| println!("{reason}"));
+        }
+    }
 }
 
 fn install(packages: &[&str]) -> Result<(), String> {
