@@ -2,11 +2,12 @@
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
-use hashbrown::{HashMap, HashTable};
 use ibdev::{AddressVector, MadSource};
 use ibwire::{CommId, Gid, Guid, Lid, Qpn};
 use rand::Rng;
 use siphasher::sip::SipHasher13;
+
+use super::slot_table::SlotTable;
 
 /// Makes hashers with a secret key: peers choose many of the keys in our maps.
 #[derive(Debug, Clone, Copy)]
@@ -23,37 +24,6 @@ impl BuildHasher for Keyed {
 
     fn build_hasher(&self) -> SipHasher13 {
         SipHasher13::new_with_keys(self.0, self.1)
-    }
-}
-
-/// Makes hashers for numbers that no peer can choose: our own IDs and QP numbers.
-#[derive(Debug, Clone, Copy, Default)]
-struct Plain;
-
-/// One number, spread over all bits.
-#[derive(Debug, Default)]
-struct PlainHasher(u64);
-
-impl BuildHasher for Plain {
-    type Hasher = PlainHasher;
-
-    fn build_hasher(&self) -> PlainHasher {
-        PlainHasher::default()
-    }
-}
-
-impl Hasher for PlainHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.write_u32(byte.into()));
-    }
-
-    fn write_u32(&mut self, number: u32) {
-        // The odd number next to 2^64 divided by the golden ratio (Knuth vol. 3, 6.4).
-        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0 ^ (self.0 >> 32)
     }
 }
 
@@ -82,11 +52,9 @@ impl Source {
 pub(super) struct RemoteKey(u32);
 
 impl RemoteKey {
-    /// What a table wants: all bits used.
-    pub(super) fn hash(self) -> u64 {
-        let mut hasher = PlainHasher::default();
-        hasher.write_u32(self.0);
-        hasher.finish()
+    /// With all 64 bits in use, as hash tables want it.
+    pub(super) const fn hash(self) -> u64 {
+        (self.0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 }
 
@@ -94,18 +62,18 @@ impl RemoteKey {
 #[derive(Debug)]
 pub(super) struct Ids {
     keyed: Keyed,
-    by_local_id: HashMap<CommId, u32, Plain>,
-    by_local_qpn: HashMap<Qpn, u32, Plain>,
-    by_remote: HashTable<(RemoteKey, u32)>,
+    by_local_id: SlotTable,
+    by_local_qpn: SlotTable,
+    by_remote: SlotTable,
 }
 
 impl Ids {
     pub(super) fn new(keyed: Keyed) -> Self {
         Self {
             keyed,
-            by_local_id: HashMap::with_hasher(Plain),
-            by_local_qpn: HashMap::with_hasher(Plain),
-            by_remote: HashTable::new(),
+            by_local_id: SlotTable::default(),
+            by_local_qpn: SlotTable::default(),
+            by_remote: SlotTable::default(),
         }
     }
 
@@ -136,41 +104,41 @@ impl Ids {
     }
 
     pub(super) fn by_local_id(&self, id: CommId) -> Option<u32> {
-        self.by_local_id.get(&id).copied()
+        self.by_local_id.get(id.0).next()
     }
 
     pub(super) fn by_local_qpn(&self, qpn: Qpn) -> Option<u32> {
-        self.by_local_qpn.get(&qpn).copied()
+        self.by_local_qpn.get(qpn.get()).next()
     }
 
     /// The slots of all connections that a peer may mean by `key`.
     pub(super) fn by_remote(&self, key: RemoteKey) -> impl Iterator<Item = u32> {
-        self.by_remote.iter_hash(key.hash()).filter(move |entry| entry.0 == key).map(|entry| entry.1)
+        self.by_remote.get(key.0)
     }
 
+    /// The ID must be unused.
     pub(super) fn insert_local_id(&mut self, id: CommId, slot: u32) {
-        self.by_local_id.insert(id, slot);
+        self.by_local_id.insert(id.0, slot);
     }
 
+    /// The number must be unused.
     pub(super) fn insert_local_qpn(&mut self, qpn: Qpn, slot: u32) {
-        self.by_local_qpn.insert(qpn, slot);
+        self.by_local_qpn.insert(qpn.get(), slot);
     }
 
     pub(super) fn insert_remote(&mut self, key: RemoteKey, slot: u32) {
-        self.by_remote.insert_unique(key.hash(), (key, slot), |entry| entry.0.hash());
+        self.by_remote.insert(key.0, slot);
     }
 
-    pub(super) fn remove_local_id(&mut self, id: CommId) {
-        self.by_local_id.remove(&id);
+    pub(super) fn remove_local_id(&mut self, id: CommId, slot: u32) {
+        self.by_local_id.remove(id.0, slot);
     }
 
-    pub(super) fn remove_local_qpn(&mut self, qpn: Qpn) {
-        self.by_local_qpn.remove(&qpn);
+    pub(super) fn remove_local_qpn(&mut self, qpn: Qpn, slot: u32) {
+        self.by_local_qpn.remove(qpn.get(), slot);
     }
 
     pub(super) fn remove_remote(&mut self, key: RemoteKey, slot: u32) {
-        if let Ok(entry) = self.by_remote.find_entry(key.hash(), |entry| *entry == (key, slot)) {
-            entry.remove();
-        }
+        self.by_remote.remove(key.0, slot);
     }
 }

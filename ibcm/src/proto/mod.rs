@@ -22,6 +22,7 @@ pub mod message;
 mod path;
 mod rate_limit;
 mod rejections;
+mod slot_table;
 mod stats;
 mod timers;
 

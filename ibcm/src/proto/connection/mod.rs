@@ -331,9 +331,9 @@ impl Connection {
         self.decide(core);
         tracing::debug!(local = %self.local_id, remote = %self.remote_id, from = %self.state, "released");
         core.states[self.state.index()] -= 1;
-        core.ids.remove_local_id(self.local_id);
+        core.ids.remove_local_id(self.local_id, self.handle.slot());
         if self.local_qpn.get() != 0 {
-            core.ids.remove_local_qpn(self.local_qpn);
+            core.ids.remove_local_qpn(self.local_qpn, self.handle.slot());
         }
         for key in self.remote_keys.into_iter().flatten() {
             core.ids.remove_remote(key, self.handle.slot());
