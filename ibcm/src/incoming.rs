@@ -8,7 +8,7 @@ use crate::peer::Peer;
 use crate::proto::message::{IpHeader, Req};
 use crate::proto::{Reject, Request};
 use crate::shared::Shared;
-use crate::slot::Slot;
+use crate::slot::{End, Slot};
 use ibwire::ServiceId;
 
 /// A request in a listener's backlog.
@@ -27,13 +27,22 @@ impl Waiting {
         if let Err(error) = result {
             tracing::debug!(%error, "no rejection sent");
         }
-        self.slot.end(shared, crate::slot::End::Closed);
+        self.slot.end(shared, End::Closed);
+    }
+
+    /// Forgets the request.
+    fn ignore(self, shared: &Arc<Shared>) {
+        let _span = self.slot.span.enter();
+        tracing::debug!("ignored");
+        // Refused only if the peer has withdrawn: then there is nothing to forget.
+        let _ = shared.command(|engine| engine.endpoint.ignore(now(), self.slot.handle));
+        self.slot.end(shared, End::Closed);
     }
 }
 
 /// A peer's request for a connection.
 ///
-/// It is answered by moving it: [`accept`](Self::accept) or [`reject`](Self::reject). Dropped, it is rejected with reason 28. While it
+/// It is answered by moving it: [`accept`](Self::accept), [`reject`](Self::reject) or [`ignore`](Self::ignore). Dropped, it is rejected with reason 28. While it
 /// is undecided the peer is kept patient by MRAs.
 ///
 /// ```
@@ -122,6 +131,13 @@ impl IncomingRequest {
     pub fn reject(mut self, reject: impl Into<Reject>) {
         if let Some(waiting) = self.waiting.take() {
             waiting.reject(&self.shared, reject.into());
+        }
+    }
+
+    /// Answers nothing, as if the request had never come. Its peer repeats it, and then it is a new request.
+    pub fn ignore(mut self) {
+        if let Some(waiting) = self.waiting.take() {
+            waiting.ignore(&self.shared);
         }
     }
 }

@@ -118,6 +118,22 @@ async fn a_service_id_has_one_listener() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
+async fn ignored_a_request_comes_again() -> Result {
+    let net = Net::new(1).await?;
+    let listener = net.listen().await?;
+    let path = net.client.path_to(net.server.gid()).service_id(SID).await?;
+    let connecting = tokio::spawn(Connection::connect(path));
+    for _ in 0..3 {
+        listener.accept().await?.ignore();
+    }
+    let conn = listener.accept().await?.accept().await?;
+    drop((conn, connecting.await??));
+    let sent = net.client.stats().cm;
+    assert_eq!((sent.resent, sent.rejections_received), (3, 0));
+    net.quiet().await
+}
+
+#[tokio::test(start_paused = true)]
 async fn undecided_for_long() -> Result {
     let net = Net::new(1).await?;
     let listener = net.listen().await?;

@@ -1,0 +1,96 @@
+//! Which device is meant when none is named. `IBCM_DEVICE` is read by the process, so each case runs in one of its own:
+//! the test starts itself once more.
+
+mod common;
+
+use std::process::Command;
+
+use common::{Result, SID};
+use ibcm::{Connection, Hca, Listener};
+
+/// Set in the processes that the tests start.
+const CHILD: &str = "IBCM_TEST_CHILD";
+
+/// Runs the calling test in a process of its own and gives what it prints.
+fn in_a_process(test: &str, device: &str) -> Result<String> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["--exact", test, "--nocapture"]).env(CHILD, "1").env("IBCM_DEVICE", device);
+    let output = command.output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() { Ok(text) } else { Err(text.into()) }
+}
+
+fn is_child() -> bool {
+    std::env::var_os(CHILD).is_some()
+}
+
+/// Opens the default device and prints its name, or why it cannot be opened.
+fn print_the_default_hca() -> Result {
+    tokio::runtime::Runtime::new()?.block_on(async {
+        match Hca::open_default().await {
+            Ok(hca) => println!("opened {}", hca.name()),
+            Err(error) => {
+                let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
+                println!("{error}{}", source.unwrap_or_default());
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn the_variable_names_it() -> Result {
+    if is_child() {
+        return print_the_default_hca();
+    }
+    let text = in_a_process("the_variable_names_it", "soft:127.0.0.77")?;
+    assert!(text.contains("opened soft:127.0.0.77"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn names_that_cannot_be_opened() -> Result {
+    if is_child() {
+        return print_the_default_hca();
+    }
+    for (device, expected) in [
+        ("soft:10", "IBCM_DEVICE: \"soft:10\" is no device: IP addresses are expected after soft:"),
+        ("rxe0", "rxe0: this version of ibcm cannot use the machine's own RDMA devices yet"),
+        ("ibsim:Hca1", "ibsim:Hca1: this version of ibcm cannot use ibsim yet"),
+    ] {
+        let text = in_a_process("names_that_cannot_be_opened", device)?;
+        assert!(text.contains(expected), "{device}: {text}");
+    }
+    Ok(())
+}
+
+#[test]
+fn it_is_shared_within_a_runtime() -> Result {
+    if !is_child() {
+        return in_a_process("it_is_shared_within_a_runtime", "soft").map(drop);
+    }
+    tokio::runtime::Runtime::new()?.block_on(async {
+        let (first, second) = tokio::try_join!(Hca::open_default(), Hca::open_default())?;
+        assert_eq!(first.gid(), second.gid());
+        // Another runtime has one of its own.
+        let elsewhere = std::thread::spawn(|| {
+            let runtime = tokio::runtime::Runtime::new()?;
+            let hca = runtime.block_on(async { Hca::open_default().await })?;
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>(hca.gid())
+        });
+        assert_ne!(first.gid(), elsewhere.join().map_err(|_| "it panicked")??);
+        // A listener and a connection that name no device use it.
+        let listener = Listener::bind(SID).await?;
+        assert_eq!(listener.hca().gid(), first.gid());
+        let path = second.path_to(first.gid()).service_id(SID).await?;
+        let connecting = tokio::spawn(Connection::connect(path));
+        let conn = listener.accept().await?.accept().await?;
+        connecting.await??;
+        drop((conn, listener));
+        // Closed, the next call opens a new one.
+        first.close().await;
+        let third = Hca::open_default().await?;
+        assert!(third.path_to(third.gid()).await.is_ok());
+        Ok(())
+    })
+}
