@@ -92,7 +92,9 @@ impl Receiver {
             self.counters.drop_icrc += 1;
             return;
         };
-        self.counters.count_id(found.class);
+        if !self.counters.count_id(found.class) {
+            return;
+        }
         self.last_ids.set(meta.addr.ip(), found.id);
         let net = NetHeader::roce(NetRoute {
             sgid: meta.addr.ip().into(),
