@@ -16,7 +16,7 @@ use std::{fs, io};
 use boot::Guest;
 
 /// Longest time from power-on to the end of the setup script.
-const BOOT: Duration = Duration::from_secs(180);
+const BOOT: Duration = Duration::from_secs(300);
 
 /// How much longer than its own limit a case may take before the guest counts as dead.
 const GRACE: Duration = Duration::from_secs(15);
