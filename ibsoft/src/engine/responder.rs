@@ -49,9 +49,9 @@ pub(super) struct Responder {
     told: Told,
     /// The newest NAK that has not left. It acknowledges what lies before it.
     nak: Option<Answer>,
-    /// The newest acknowledgement that has not left; it leaves behind the NAK. One acknowledges all before, so
-    /// however many requests a batch of packets brings, one answer is enough.
-    ack: Option<Psn>,
+    /// Whether an acknowledgement waits; it leaves behind the NAK. It names the newest request that was executed when
+    /// it leaves, so however many requests a batch of packets brings, one answer is enough.
+    ack: bool,
     rnr_timer: RnrTimer,
     mtu: usize,
 }
@@ -64,7 +64,7 @@ impl Responder {
             placed: None,
             told: Told::Nothing,
             nak: None,
-            ack: None,
+            ack: false,
             rnr_timer: RnrTimer::default(),
             mtu: 0,
         }
@@ -81,7 +81,7 @@ impl Responder {
 
     /// Whether an answer waits.
     pub(super) fn can_send(&self) -> bool {
-        self.nak.is_some() || self.ack.is_some()
+        self.nak.is_some() || self.ack
     }
 
     /// Appends the next answer to `out` and returns its length.
@@ -93,7 +93,10 @@ impl Responder {
     ) -> Option<usize> {
         let Answer { psn, aeth } = match self.nak.take() {
             Some(nak) => nak,
-            None => Answer { psn: self.ack.take()?, aeth: Aeth::new(Syndrome::ACK, self.msn) },
+            None if std::mem::take(&mut self.ack) => {
+                Answer { psn: self.expected.prev(), aeth: Aeth::new(Syndrome::ACK, self.msn) }
+            }
+            None => return None,
         };
         let counters = &mut shared.counters;
         *match aeth.syndrome.kind() {
@@ -130,9 +133,7 @@ impl Responder {
             }
             _ => {
                 shared.counters.drop_duplicate += 1;
-                if bth.ack_req && is_acknowledged(bth.opcode.operation()) {
-                    self.ack = Some(self.expected.prev());
-                }
+                self.ack |= bth.ack_req && is_acknowledged(bth.opcode.operation());
                 return Ok(());
             }
         }
@@ -168,9 +169,7 @@ impl Responder {
         }
         self.expected = self.expected.offset(1);
         self.told = Told::Nothing;
-        if bth.ack_req {
-            self.ack = Some(bth.psn);
-        }
+        self.ack |= bth.ack_req;
         Ok(())
     }
 
@@ -188,7 +187,7 @@ impl Responder {
 
     /// Refuses the expected packet. A NAK acknowledges all before it, so a waiting ACK has nothing to add.
     fn refuse(&mut self, syndrome: Syndrome) {
-        self.ack = None;
+        self.ack = false;
         self.nak = Some(Answer { psn: self.expected, aeth: Aeth::new(syndrome, self.msn) });
     }
 

@@ -262,6 +262,19 @@ fn hca_t29_a_batch_gets_one_ack() {
     dut.run(&script.join("\n"));
 }
 
+/// PSN and MSN of an acknowledgement belong together: what the MSN counts is acknowledged.
+#[test]
+fn an_ack_names_the_newest_request_of_its_batch() {
+    Dut::new().receives(4, 4096).run(
+        "P >> SEND_ONLY 1000 A=1
+         P >> SEND_ONLY 1001 A=0
+         P > SEND_FIRST 1002 len=1024 A=0
+         D > ACK 1002 MSN=2
+         D : recv 0 SUCCESS len=16
+         D : recv 1 SUCCESS len=16",
+    );
+}
+
 #[test]
 fn hca_t30_wrong_state_or_source() {
     let mut dut = Dut::new().receives(2, 4096);
