@@ -416,13 +416,14 @@ impl Engine {
                 Some(egress) => egress,
                 None => self.poll_ring(now, out)?,
             };
+            let is_up = self.shared.port(egress.port).is_some_and(Port::is_up);
             let counters = &mut self.shared.counters;
-            counters.tx_packets += 1;
-            counters.tx_bytes += egress.len as u64;
-            if self.shared.port(egress.port).is_some_and(Port::is_up) {
+            if is_up {
+                counters.tx_packets += 1;
+                counters.tx_bytes += egress.len as u64;
                 return Some(egress);
             }
-            self.shared.counters.drop_tx_port_down += 1;
+            counters.drop_tx_port_down += 1;
             out.truncate(start);
         }
     }

@@ -266,6 +266,7 @@ fn ports_go_down_and_up() {
     dut.run(
         "send 1
          count drop_tx_port_down 1
+         count tx_packets 0
          P > SEND_ONLY 1000
          count drop_port_down 1",
     );
