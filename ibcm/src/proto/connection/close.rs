@@ -1,7 +1,7 @@
 //! The ways in which a connection ends: rejection, silence, DREQ and DREP, withdrawal, staleness (spec/cm.md 4.4 to
 //! 4.8).
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ibdev::{MAD_LEN, MadAddr, MadSource};
 use ibwire::{CommId, PrivateData, Qpn, RejReason, TransactionId};
@@ -52,7 +52,12 @@ impl Connection {
         private_data: PrivateData<148>,
     ) {
         let mad = self.send_rej(core, self.answer_to, self.rej(reason, ari, private_data));
-        let linger = (self.period * u32::from(self.max_cm_retries)).min(core.config.max_rejection_linger);
+        let linger = self.period * u32::from(self.max_cm_retries);
+        self.remember_rej(core, now, linger, &mad);
+    }
+
+    /// What the peer repeats in this time meets this REJ.
+    fn remember_rej(&self, core: &mut Core, now: Instant, linger: Duration, mad: &[u8; MAD_LEN]) {
         let peer = self.remote_keys.map(|[key, _]| Rejected {
             key,
             source: Source::at(&self.answer_to.av),
@@ -60,7 +65,16 @@ impl Connection {
             id: self.remote_id,
             qpn: self.remote_qpn,
         });
-        core.rejections.insert(now, now + linger, self.local_id, peer, &mad);
+        let until = now + linger.min(core.config.max_rejection_linger);
+        core.rejections.insert(now, until, self.local_id, peer, mad);
+    }
+
+    /// An undecided request has become stale. No QP of ours has a part in it, so there is none to rest, and a peer could
+    /// have any number of them: no TimeWait, but a record in bounded memory gives a late REQ its REJ 10.
+    fn forget_request(&mut self, core: &mut Core, now: Instant) {
+        let rej = Rej::of_request(self.remote_id, RejReason::STALE_CONNECTION);
+        self.remember_rej(core, now, self.time_wait, &encoded(self.tid, rej));
+        self.release(core);
     }
 
     /// REJ 4: we wait no longer. It names our CA, for a peer that does not know our ID yet.
@@ -179,7 +193,11 @@ impl Connection {
             }
             State::ReqRcvd | State::ReqMraSent => {
                 self.report(core, Event::Withdrawn { conn, rejection: Some(rejection) });
-                self.end(core, now, rest);
+                if rest {
+                    self.forget_request(core, now);
+                } else {
+                    self.release(core);
+                }
             }
             State::ReqSent | State::ReqMraRcvd => {
                 self.report(core, Event::Rejected { conn, rejection });
@@ -300,13 +318,16 @@ impl Connection {
     /// The peer uses the ID or QP of this connection for another one: it has forgotten this one. `remote_qpn` is the
     /// QP that it uses now.
     pub(in super::super) fn handle_stale(&mut self, core: &mut Core, now: Instant, remote_qpn: Qpn) {
-        match self.state {
-            State::DreqSent | State::TimeWait => return,
-            State::Established => self.send_dreq(core, now, remote_qpn, &Disconnect::default()),
-            _ => self.enter_time_wait(core, now),
+        if matches!(self.state, State::DreqSent | State::TimeWait) {
+            return;
         }
         core.stats.stale += 1;
         self.report(core, Event::Disconnected { conn: self.handle, cause: DisconnectCause::Stale });
+        match self.state {
+            State::Established => self.send_dreq(core, now, remote_qpn, &Disconnect::default()),
+            State::ReqRcvd | State::ReqMraSent => self.forget_request(core, now),
+            _ => self.enter_time_wait(core, now),
+        }
     }
 }
 

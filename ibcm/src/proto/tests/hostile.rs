@@ -136,6 +136,34 @@ fn flood_of_requests() {
     assert_eq!(net.ep(P).stats().dropped_backlog, 872);
 }
 
+/// Two requests from one queue pair: the first is stale before anybody has decided on it. Nothing of it stays but a
+/// record in bounded memory, though the peer asked for the longest TimeWait.
+#[test]
+fn flood_of_stale_requests() {
+    let mut net = Net::pair();
+    net.connect();
+    let flight = net.take_only(Id::REQ);
+    for n in 0..1000 {
+        let mut req = flight.req().clone();
+        req.primary.local_ack_timeout = TimeCode::MAX;
+        req.local_qpn = Qpn::truncate(0x1000 + n);
+        req.local_comm_id = CommId(2 * n + 1);
+        let first = flight.with(req.clone());
+        net.deliver(&first);
+        net.assert_silent();
+        req.local_comm_id = CommId(2 * n + 2);
+        net.deliver(&flight.with(req));
+        net.take_only(Id::REJ);
+        assert_eq!(net.ep(P).connections(), 0);
+
+        // The first one, late, is still no new request.
+        net.deliver(&first);
+        assert_eq!(net.take_only(Id::REJ).rej().reason, RejReason::STALE_CONNECTION);
+    }
+    let requests = net.events(P).iter().filter(|event| matches!(event, Event::Request { .. })).count();
+    assert_eq!(requests, 1000);
+}
+
 /// Rejected requests leave a bounded memory behind, and no connection.
 #[test]
 fn flood_of_requests_for_nothing() {

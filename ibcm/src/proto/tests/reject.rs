@@ -389,7 +389,8 @@ fn rejected_while_the_rep_is_out() {
     }
 }
 
-/// ReqRcvd: any REJ of the peer withdraws; after REJ 10 the QP number on the other side has to rest, so do we.
+/// ReqRcvd: any REJ of the peer withdraws. No QP of ours has to rest; after REJ 10 that of the other side has, and a
+/// late REQ of it is stale.
 #[test]
 fn withdrawn_by_any_rejection() {
     for reason in [4, 10, 28] {
@@ -404,10 +405,15 @@ fn withdrawn_by_any_rejection() {
         assert_eq!(rejection.reason, RejReason(reason));
         let listener = net.hosts[P].listener.unwrap();
         assert_eq!(net.ep(P).pending_requests(listener), Some(0));
+        net.assert_released(P, p);
+        net.deliver(&req);
         if reason == 10 {
-            net.assert_state(P, p, State::TimeWait);
+            let rej = net.take_only(Id::REJ);
+            assert_eq!(rej.rej().reason, RejReason::STALE_CONNECTION);
+            assert_eq!(rej.rej().remote_comm_id, req.req().local_comm_id);
+            net.no_event(P);
         } else {
-            net.assert_released(P, p);
+            net.request(P);
         }
     }
 }
