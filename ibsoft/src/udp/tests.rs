@@ -11,10 +11,14 @@ use super::transmit::{Progress, Transmitter};
 use super::*;
 use crate::engine::{Egress, NetHeader, NetRoute};
 
-/// A socket at an address of its own: tests run at the same time, in several processes.
-fn socket(test: u8, host: u8) -> RoceSocket {
+/// An address that no other test uses: tests run at the same time, in several processes.
+fn address(test: u8, host: u8) -> Ipv4Addr {
     let process = (std::process::id() % 200) as u8;
-    let address = LocalAddress::look_up(IpAddr::V4(Ipv4Addr::new(127, 20 + process, 100 + test, host)));
+    Ipv4Addr::new(127, 20 + process, 100 + test, host)
+}
+
+fn socket(test: u8, host: u8) -> RoceSocket {
+    let address = LocalAddress::look_up(address(test, host).into());
     RoceSocket::bind(&address, UdpHeader::ROCE_PORT).unwrap()
 }
 
@@ -89,7 +93,7 @@ async fn equal_lengths_leave_in_one_call_and_arrive_whole() {
 #[tokio::test]
 async fn hca_t03_segments_of_one_call_have_the_icrc_of_their_number() {
     let from = socket(2, 1);
-    let to = SocketAddrV4::new(Ipv4Addr::new(127, 20, 102, 77), UdpHeader::ROCE_PORT);
+    let to = SocketAddrV4::new(address(2, 2), UdpHeader::ROCE_PORT);
     let plain = std::net::UdpSocket::bind(to).unwrap();
     plain.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
     let route = NetRoute { dgid: Gid::from(*to.ip()), ..net(&from, &from).route.unwrap() };
