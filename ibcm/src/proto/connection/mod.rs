@@ -8,7 +8,7 @@ mod state;
 
 use std::time::{Duration, Instant};
 
-use ibdev::{MadAddr, MadSource, OutgoingMad};
+use ibdev::{AddressVector, MadAddr, MadSource, OutgoingMad};
 use ibwire::{CommId, Guid, PrivateData, Qpn, TimeCode, TransactionId};
 
 use super::core::{Core, Outgoing};
@@ -123,12 +123,15 @@ impl Connection {
         self.released
     }
 
-    /// Whether a MAD comes from this connection's peer: by GID, or by LID where one of the two has no GRH.
+    /// Whether a MAD comes from this connection's peer.
     pub(super) fn is_from(&self, from: &MadSource) -> bool {
-        [&self.primary.av, &self.answer_to.av].iter().any(|av| match (&from.grh, &av.grh) {
-            (Some(theirs), Some(ours)) => theirs.dgid == ours.dgid,
-            _ => from.slid.is_unicast() && from.slid == av.dlid,
-        })
+        is_at(&self.primary.av, from) || self.was_met_at(from)
+    }
+
+    /// Whether a MAD comes from where the peer's REQ or REP came from. Where the path ends is only what a REQ says, so
+    /// it tells nothing about a peer that does not know our ID.
+    pub(super) fn was_met_at(&self, from: &MadSource) -> bool {
+        is_at(&self.answer_to.av, from)
     }
 
     /// Whether the peer knows the connection by these two IDs.
@@ -348,6 +351,14 @@ impl Connection {
     pub(super) fn handle_device_removed(&mut self, core: &mut Core) {
         self.report(core, Event::DeviceRemoved { conn: self.handle });
         self.release(core);
+    }
+}
+
+/// Whether a MAD comes from the other end of `av`: by GID, or by LID where one of the two has no GRH.
+fn is_at(av: &AddressVector, from: &MadSource) -> bool {
+    match (&from.grh, &av.grh) {
+        (Some(theirs), Some(ours)) => theirs.dgid == ours.dgid,
+        _ => from.slid.is_unicast() && from.slid == av.dlid,
     }
 }
 

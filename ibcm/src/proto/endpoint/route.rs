@@ -243,7 +243,7 @@ impl Endpoint {
         let stats = &mut self.core.stats;
         self.core.ids.by_remote(key).find(|&slot| {
             let conn = &self.conns[slot as usize];
-            let is_peer = is_it(conn) && conn.is_from(from);
+            let is_peer = is_it(conn) && conn.was_met_at(from);
             stats.foreign_source += u64::from(is_it(conn) && !is_peer);
             is_peer
         })

@@ -117,6 +117,45 @@ fn foreign_reply_is_not_stale() {
     assert_eq!(net.ep(A).stats().stale, 0);
 }
 
+/// C asks P for a connection, claiming A's GUID, this queue pair of A's and A's address as the end of the path.
+fn claim(net: &mut Net, qpn: Qpn) {
+    let connect = net.connect_to(C, P);
+    net.connect_with(C, connect);
+    let flight = net.take_only(Id::REQ);
+    let mut req = flight.req().clone();
+    let a = net.hosts[A].address;
+    (req.local_ca_guid, req.local_qpn, req.primary.local_gid) = (a.guid, qpn, a.gid);
+    net.deliver(&flight.with(req));
+    net.request(P);
+    net.assert_silent();
+}
+
+/// Where the path ends is only what the REQ says. A's own requests and replies do not make such a connection stale, and
+/// are not stale for it.
+#[test]
+fn claimed_address_is_no_source() {
+    let mut net = Net::roce(3);
+    let connect = net.connect_to(A, P);
+    claim(&mut net, connect.qpn);
+    net.connect_with(A, connect);
+    net.pass(Id::REQ);
+    net.request(P);
+    net.assert_silent();
+
+    net.listen(A, crate::proto::Listen::new(SERVICE));
+    let connect = net.connect_to(P, A);
+    let conn = net.connect_with(P, connect);
+    net.pass(Id::REQ);
+    let (a, _) = net.request(A);
+    net.accept(A, a);
+    let rep = net.take_only(Id::REP);
+    claim(&mut net, rep.rep().local_qpn);
+    net.deliver(&rep);
+    net.reply(P, conn);
+    net.assert_silent();
+    assert_eq!(net.ep(P).stats().stale, 0);
+}
+
 /// Requests without end: the backlog bounds what is kept.
 #[test]
 fn flood_of_requests() {
