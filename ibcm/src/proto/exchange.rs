@@ -60,10 +60,6 @@ impl Exchange {
         self.bounded(now + wait.min(self.patience.max_mra_wait))
     }
 
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.patience.deadline
-    }
-
     /// It ends at `deadline` if not before.
     pub(super) fn hasten(&mut self, deadline: Instant) {
         let before = self.patience.deadline;
@@ -93,12 +89,13 @@ impl Exchange {
         Effort { sent: self.sent, waited, busy: self.busy }
     }
 
-    /// Where the caller set no deadline, MRAs can stretch each of the periods to the longest wait but add none: a peer
-    /// that sends them for ever is given up.
-    fn limit(&self) -> Option<Instant> {
+    /// The end of it all, if there is one. Where the caller set no deadline, MRAs can stretch each of the periods to the
+    /// longest wait but add none: a peer that sends them for ever is given up.
+    pub(super) fn limit(&self) -> Option<Instant> {
         let periods = u32::from(self.patience.max_retries) + 1;
         let longest = self.patience.period.max(self.patience.max_mra_wait);
-        self.patience.deadline.or_else(|| self.first_sent.map(|first| first + longest * periods))
+        let stretched = |first: Instant| first.checked_add(longest.saturating_mul(periods));
+        self.patience.deadline.or_else(|| self.first_sent.and_then(stretched))
     }
 
     fn bounded(&self, at: Instant) -> Instant {

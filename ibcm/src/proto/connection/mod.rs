@@ -195,14 +195,15 @@ impl Connection {
     /// A message that has to be answered: queued, sent, and sent again.
     fn start_exchange(&mut self, core: &mut Core, exchange: Box<Exchange>) {
         core.timers.stop(&mut self.timer);
-        if let Some(deadline) = exchange.deadline() {
-            self.start_timer(core, deadline);
-        }
         self.exchange = Some(exchange);
         self.queue_exchange(core);
     }
 
+    /// Until the message has left, the end of it all is the timer.
     fn queue_exchange(&mut self, core: &mut Core) {
+        if let Some(limit) = self.exchange.as_ref().and_then(|exchange| exchange.limit()) {
+            self.start_timer(core, limit);
+        }
         if !self.queued {
             self.queued = true;
             core.out.push_back(Outgoing::Exchange(self.handle));

@@ -214,3 +214,28 @@ fn ids_differ_and_are_free_again() {
     }
     assert!(hosts.active.poll_transmit(hosts.now).is_none(), "no REQ has left, so no REJ has to");
 }
+
+/// What waits to be sent again waits no longer than the whole may take.
+#[test]
+fn a_deadline_holds_while_nothing_can_be_sent() {
+    let mut hosts = Hosts::new();
+    let deadline = hosts.now + Duration::from_secs(10);
+    let active = hosts.active.connect(hosts.now, Connect { deadline: Some(deadline), ..connect() }).unwrap();
+    hosts.active.poll_transmit(hosts.now).unwrap();
+    for _ in 0..2 {
+        hosts.now = hosts.active.poll_timeout().expect("a deadline");
+        hosts.active.handle_timeout(hosts.now);
+    }
+    assert_eq!(hosts.now, deadline);
+    let Some(Event::Timeout { conn, effort }) = hosts.active.poll_event() else { panic!() };
+    assert_eq!((conn, effort.sent), (active, 1));
+}
+
+/// No bound at all is a bound too.
+#[test]
+fn mras_may_be_as_long_as_they_like() {
+    let mut endpoint = endpoint(1);
+    endpoint.core.config.max_mra_wait = Duration::MAX;
+    endpoint.connect(Instant::now(), connect()).unwrap();
+    assert!(endpoint.poll_transmit(Instant::now()).is_some());
+}
