@@ -52,7 +52,9 @@ impl Connection {
         private_data: PrivateData<148>,
     ) {
         let mad = self.send_rej(core, self.answer_to, self.rej(reason, ari, private_data));
-        let linger = self.period * u32::from(self.max_cm_retries);
+        // From one repetition of the peer to the next; and the last one may take longer than the others.
+        let period = self.answer_within + 2 * self.life_time.duration();
+        let linger = period * (u32::from(self.max_cm_retries) + 1);
         self.remember_rej(core, now, linger, &mad);
     }
 

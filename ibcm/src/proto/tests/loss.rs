@@ -1,6 +1,6 @@
 //! Loss, duplication and reordering in the handshake (spec/cm.md 8.1).
 
-use ibwire::{CommId, PrivateData, RejReason};
+use ibwire::{CommId, PrivateData, RejReason, TimeCode};
 
 use super::pair::*;
 use crate::proto::message::{Attribute as Id, MessageId};
@@ -201,6 +201,51 @@ fn cm_t09_rejection_lost_and_request_repeated() {
     let [Event::Rejected { rejection, .. }, Event::Released { conn }] = &net.events(A)[..] else { panic!() };
     assert_eq!((rejection.reason, *conn), (RejReason::CONSUMER, a));
     net.assert_silent();
+}
+
+/// The same for each repetition that the REQ allows, the last one late, when the two sides have very different times to
+/// answer.
+#[test]
+fn cm_t09_until_the_last_repetition() {
+    let late = std::time::Duration::from_millis(100);
+    let times = |request: u8, reply: u8| {
+        let mut net = Net::pair();
+        let mut connect = net.connect_to(A, P);
+        connect.response_timeout = TimeCode::truncate(request);
+        connect.local_response_timeout = TimeCode::truncate(reply);
+        connect.max_cm_retries = 2;
+        let a = net.connect_with(A, connect);
+        let req = net.pass(Id::REQ);
+        let (p, _) = net.request(P);
+        (net, a, p, req)
+    };
+
+    let (mut net, _, p, _) = times(20, 14);
+    net.reject(P, p, RejReason::CONSUMER);
+    let rej = net.lose(Id::REJ);
+    net.events(P);
+    for lateness in [std::time::Duration::ZERO, late] {
+        net.advance(req_timer());
+        let req = net.take_only(Id::REQ);
+        net.now += lateness;
+        net.deliver(&req);
+        assert_eq!(net.take_only(Id::REJ).bytes(), rej.bytes());
+        net.no_event(P);
+    }
+
+    let (mut net, a, p, _) = times(14, 20);
+    net.accept(P, p);
+    net.pass(Id::REP);
+    net.reply(A, a);
+    net.reject(A, a, RejReason::CONSUMER);
+    let rej = net.lose(Id::REJ);
+    for lateness in [std::time::Duration::ZERO, late] {
+        net.advance(rep_timer());
+        let rep = net.take_only(Id::REP);
+        net.now += lateness;
+        net.deliver(&rep);
+        assert_eq!(net.take_only(Id::REJ).bytes(), rej.bytes());
+    }
 }
 
 #[test]
