@@ -1,9 +1,11 @@
 //! A reliable connection.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 
 use ibdev::{Buf, Status};
 use ibwire::{Qpn, ServiceId};
+use tokio::task::coop::cooperative;
 
 use crate::closed::Closed;
 use crate::disconnect::Disconnect;
@@ -110,8 +112,8 @@ impl Connection {
     /// A dropped future loses no message.
     pub async fn recv(&self) -> Result<Option<Message>, RecvError> {
         let mut ticket = Ticket::new(&self.slot.parked);
-        std::future::poll_fn(|cx| poll_slot(&self.shared, &self.slot, &mut ticket, cx, &mut next_message))
-            .await
+        let next = poll_fn(|cx| poll_slot(&self.shared, &self.slot, &mut ticket, cx, &mut next_message));
+        cooperative(next).await
     }
 
     /// Disconnects: no new sends, then the posted ones complete, then the DREQ exchange. Gives a report and can't fail; may
@@ -198,12 +200,13 @@ fn ended(end: &End, here: bool) -> Result<Option<Message>, RecvError> {
 impl Drop for Connection {
     fn drop(&mut self) {
         let over = self.slot.with(&self.shared, |state| {
-            state.end.is_some() || std::mem::replace(&mut state.disconnecting, true)
+            state.disconnecting = true;
+            state.end.is_some()
         });
         if over {
-            // Ended, or being disconnected already.
             return;
         }
+        // A future of `disconnect` that was dropped may have left it anywhere before the DREQ or behind it.
         let _span = self.slot.span.enter();
         tracing::debug!("dropped: disconnecting in the background");
         self.shared.abort(&self.slot);

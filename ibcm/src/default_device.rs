@@ -1,11 +1,11 @@
 //! Which device is meant when none is named.
 
-use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
+use ibwire::Gid;
 use tokio::runtime::Id;
 
 use crate::device_spec::{DeviceSpec, Kind};
@@ -22,32 +22,78 @@ pub(crate) async fn open(options: Options) -> Result<Hca, OpenError> {
     shared(Key::Default, || choose(None), options).await
 }
 
-/// The device for a connection to this address: `IBCM_DEVICE`, else the one that owns the source address of the
-/// route.
+/// The HCA for a connection to this address: the one that `IBCM_DEVICE` names, else the one that owns the source address of
+/// the system's route.
 pub(crate) async fn for_route_to(dest: IpAddr) -> Result<Hca, OpenError> {
-    if named()?.is_some() {
-        return open(Options::default()).await;
+    let source = match named()? {
+        Some(_) => None,
+        None => crate::route::source_to(dest).filter(|source| !source.is_loopback()),
+    };
+    // From any loopback address the way is the same, and without a route the path to the peer will say what is wrong.
+    let Some(source) = source else { return open(Options::default()).await };
+    let runtime = runtime()?;
+    if let Some(hca) = REGISTRY.owner_of(runtime, Gid::from_ip(source)) {
+        return Ok(hca);
     }
-    match crate::route::source_to(dest) {
-        Some(source) => shared(Key::Address(source), || choose(Some(source)), Options::default()).await,
-        // Without a route the path to the peer will say what is wrong.
-        None => open(Options::default()).await,
-    }
+    shared(Key::Address(source), || choose(Some(source)), Options::default()).await
 }
 
 /// What shares a device within a runtime.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Default,
     Address(IpAddr),
 }
 
-/// One entry a runtime and key; its mutex lets one task open while others wait.
+/// The HCAs of this process. It keeps none of them open.
+#[derive(Debug)]
+struct Registry {
+    /// Those that are open, with their runtime.
+    open: Mutex<Vec<(Id, WeakHca)>>,
+    /// Those that are shared. The inner mutex lets one task open while others wait.
+    shared: Mutex<Vec<(Id, Key, Entry)>>,
+}
+
 type Entry = Arc<Mutex<WeakHca>>;
 
-fn registry() -> &'static Mutex<HashMap<(Id, Key), Entry>> {
-    static REGISTRY: OnceLock<Mutex<HashMap<(Id, Key), Entry>>> = OnceLock::new();
-    REGISTRY.get_or_init(Mutex::default)
+static REGISTRY: Registry = Registry { open: Mutex::new(Vec::new()), shared: Mutex::new(Vec::new()) };
+
+impl Registry {
+    /// The open HCA of a runtime that has this GID.
+    fn owner_of(&self, runtime: Id, gid: Gid) -> Option<Hca> {
+        // Upgraded handles are dropped behind the lock.
+        let open: Vec<Hca> = {
+            let open = lock(&self.open);
+            open.iter().filter(|(id, _)| *id == runtime).filter_map(|(_, hca)| hca.upgrade()).collect()
+        };
+        open.into_iter().find(|hca| hca.owns_gid(gid))
+    }
+
+    /// The place of a shared HCA. Those of HCAs that are closed go with the next call.
+    fn entry(&self, runtime: Id, key: Key) -> Entry {
+        let mut shared = lock(&self.shared);
+        shared.retain(|(_, _, entry)| Arc::strong_count(entry) > 1 || lock(entry).is_alive());
+        let known = shared.iter().find(|(id, known, _)| (*id, *known) == (runtime, key));
+        match known {
+            Some((_, _, entry)) => Arc::clone(entry),
+            None => {
+                let entry = Entry::default();
+                shared.push((runtime, key, Arc::clone(&entry)));
+                entry
+            }
+        }
+    }
+}
+
+/// Notes an HCA that was opened in a runtime.
+pub(crate) fn register(runtime: Id, hca: &Hca) {
+    let mut open = lock(&REGISTRY.open);
+    open.retain(|(_, hca)| hca.is_alive());
+    open.push((runtime, hca.downgrade()));
+}
+
+fn runtime() -> Result<Id, OpenError> {
+    tokio::runtime::Handle::try_current().map(|runtime| runtime.id()).map_err(|_| OpenError::NoRuntime)
 }
 
 /// Gives the HCA that is open under this key, or opens it.
@@ -56,15 +102,7 @@ async fn shared(
     choose: impl FnOnce() -> Result<Kind, OpenError>,
     options: Options,
 ) -> Result<Hca, OpenError> {
-    let runtime = tokio::runtime::Handle::try_current().map_err(|_| OpenError::NoRuntime)?.id();
-    let entry = {
-        let mut registry = lock(registry());
-        // Those of runtimes that have ended go with the first call of another one.
-        registry.retain(|(id, _), entry| {
-            *id == runtime || Arc::strong_count(entry) > 1 || lock(entry).is_alive()
-        });
-        Arc::clone(registry.entry((runtime, key)).or_default())
-    };
+    let entry = REGISTRY.entry(runtime()?, key);
     let mut open_hca = lock(&entry);
     if let Some(hca) = open_hca.upgrade() {
         return Ok(hca);

@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use futures::future::BoxFuture;
 use ibwire::{Gid, RejReason, ServiceId};
 use pin_project::pin_project;
+use tokio::task::coop::cooperative;
 
 use crate::error::ListenError;
 use crate::hca::Hca;
@@ -90,7 +91,7 @@ impl Listener {
             ticket.park(cx);
             self.backlog.pop(self.hca.shared())
         });
-        match waiting.await {
+        match cooperative(waiting).await {
             Some((waiting, ip)) => Ok(IncomingRequest::new(Arc::clone(self.hca.shared()), waiting, ip)),
             None => Err(self.dead()),
         }

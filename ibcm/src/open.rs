@@ -164,7 +164,9 @@ fn start(
         device.add_probe(Arc::downgrade(&probe));
     }
     runtime.spawn(Driver::new(Arc::clone(&shared), device, agents));
-    Ok(Hca::from_shared(shared))
+    let hca = Hca::from_shared(shared);
+    default_device::register(runtime.id(), &hca);
+    Ok(hca)
 }
 
 /// The seed that a simulated device gives, so that its subnet's seed decides everything.

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use futures::future::BoxFuture;
 use ibdev::{Buf, DeviceError};
 use pin_project::{pin_project, pinned_drop};
+use tokio::task::coop::poll_proceed;
 
 use crate::connection::Connection;
 use crate::data::{CopyBuf, Posting, Queues, Sent};
@@ -87,8 +88,10 @@ impl<'a, T> SendOp<'a, T> {
 
     /// Posts and waits for the completion. Whatever comes of it, nobody waits behind it in the line then.
     fn poll_op(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Option<Buf>, OpError>> {
+        let budget = ready!(poll_proceed(cx));
         let polled = self.as_mut().poll_steps(cx);
         if polled.is_ready() {
+            budget.made_progress();
             let this = self.project();
             leave_line(this.conn, this.place);
         }

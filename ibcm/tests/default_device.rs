@@ -94,3 +94,24 @@ fn it_is_shared_within_a_runtime() -> Result {
         Ok(())
     })
 }
+
+#[test]
+fn an_ip_connection_starts_from_the_hca_of_its_route() -> Result {
+    if !is_child() {
+        return in_a_process("an_ip_connection_starts_from_the_hca_of_its_route", "").map(drop);
+    }
+    if std::fs::exists("/sys/class/infiniband")? {
+        return Ok(()); // there the machine's own devices count
+    }
+    tokio::runtime::Runtime::new()?.block_on(async {
+        let server = Hca::open("soft:127.0.0.9").await?;
+        let listener = Listener::bind_ip((server.gid().to_ip(), 7000)).device(&server).await?;
+        let connecting = tokio::spawn(Connection::connect_ip((server.gid().to_ip(), 7000)));
+        let request = listener.accept().await?;
+        let default = Hca::open_default().await?;
+        assert_eq!(request.peer().gid, default.gid());
+        request.accept().await?;
+        connecting.await??;
+        Ok(())
+    })
+}

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Net, Result, SID, drop_at};
+use common::{Net, Result, SID, drop_after};
 use ibcm::{AcceptError, ConnectError, Connection, RejReason};
 
 /// More polls than any of the futures here takes.
@@ -28,7 +28,7 @@ async fn connecting() -> Result {
             });
             let path = net.client.path_to(net.server.gid()).service_id(SID).await?;
             let connect = Connection::connect(path).deadline(Duration::from_secs(60));
-            let result = drop_at(polls, connect).await;
+            let result = drop_after(polls, connect).await;
             finished += usize::from(result.is_some());
             drop(result);
             net.client.wait_idle().await;
@@ -54,7 +54,7 @@ async fn accepting() -> Result {
             let path = net.client.path_to(net.server.gid()).service_id(SID).await?;
             let connecting = tokio::spawn(Connection::connect(path).deadline(Duration::from_secs(30)));
             let request = tokio::time::timeout(Duration::from_secs(30), listener.accept()).await??;
-            let accepted = drop_at(polls, request.accept()).await;
+            let accepted = drop_after(polls, request.accept()).await;
             let dropped = accepted.is_none();
             finished += usize::from(!dropped);
             let connected = connecting.await?;
@@ -94,7 +94,7 @@ async fn sending() -> Result {
     for polls in 0..6 {
         let net = Net::new(polls as u64).await?;
         let (client, server) = net.pair().await?;
-        let first = drop_at(polls, client.send_copy(b"first")).await;
+        let first = drop_after(polls, client.send_copy(b"first")).await;
         client.send_copy(b"second").await?;
         let message = server.recv().await?.ok_or("closed")?;
         match &message[..] {
@@ -160,7 +160,7 @@ async fn disconnecting() -> Result {
         let net = Net::new(polls as u64).await?;
         net.net.faults().loss(0.1);
         let (client, server) = net.pair().await?;
-        drop_at(polls, client.disconnect()).await;
+        drop_after(polls, client.disconnect()).await;
         assert!(client.send_copy(b"too late").await.is_err() || polls == 0);
         drop(client);
         assert!(server.recv().await.is_ok_and(|message| message.is_none()) || polls == 0);
@@ -168,6 +168,24 @@ async fn disconnecting() -> Result {
         net.quiet().await?;
     }
     Ok(())
+}
+
+/// The same while sends have not completed: no DREQ is out yet.
+#[tokio::test(start_paused = true)]
+async fn disconnecting_with_sends_under_way() -> Result {
+    let net = Net::new(1).await?;
+    let (client, server) = net.pair().await?;
+    // The receiver posts 16 buffers and reads nothing: the last send waits.
+    for _ in 0..16 {
+        client.send_copy(b"in time").await?;
+    }
+    assert!(drop_after(1, client.send_copy(b"too late")).await.is_none());
+    let second = Duration::from_secs(1);
+    assert!(tokio::time::timeout(second, client.disconnect()).await.is_err());
+    drop(client);
+    assert!(tokio::time::timeout(second, server.closed()).await.is_ok());
+    drop(server);
+    net.quiet().await
 }
 
 /// A dropped connection disconnects, although DREQs are lost.

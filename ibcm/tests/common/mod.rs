@@ -48,28 +48,30 @@ impl Net {
     }
 }
 
-/// A future that is dropped at its n-th poll, the first being 0; `None` then.
-pub struct DropAt<F> {
+/// A future that is dropped, if it is still pending, after so many polls; `None` then.
+pub struct DropAfter<F> {
     future: Option<Pin<Box<F>>>,
     polls: usize,
 }
 
-pub fn drop_at<F: Future>(polls: usize, future: F) -> DropAt<F> {
-    DropAt { future: Some(Box::pin(future)), polls }
+pub fn drop_after<F: Future>(polls: usize, future: F) -> DropAfter<F> {
+    DropAfter { future: Some(Box::pin(future)), polls }
 }
 
-impl<F: Future> Future for DropAt<F> {
+impl<F: Future> Future for DropAfter<F> {
     type Output = Option<F::Output>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if self.polls == 0 {
-            self.future = None;
-            return Poll::Ready(None);
+        if self.polls > 0 {
+            self.polls -= 1;
+            if let Some(Poll::Ready(output)) = self.future.as_mut().map(|future| future.as_mut().poll(cx)) {
+                return Poll::Ready(Some(output));
+            }
         }
-        self.polls -= 1;
-        match &mut self.future {
-            Some(future) => future.as_mut().poll(cx).map(Some),
-            None => Poll::Ready(None),
+        if self.polls > 0 {
+            return Poll::Pending;
         }
+        self.future = None;
+        Poll::Ready(None)
     }
 }
