@@ -337,6 +337,19 @@ async fn posting_before_the_task_ever_ran_loses_nothing() {
     assert!(done.iter().zip(0..).all(|(c, n)| c.buf[..] == message(n, 2000)[..]));
 }
 
+/// Before the runtime had its turn it does not know yet that the socket takes packets.
+#[tokio::test]
+async fn what_was_sent_leaves_although_the_device_goes_at_once() {
+    let peer = UdpSocket::bind((address(18, 2), 4791)).unwrap();
+    peer.set_read_timeout(Some(std::time::Duration::from_secs(2))).unwrap();
+    let here = device(18, 1);
+    let agent = here.open_agent(CM).unwrap();
+    let to = to_gsi(&here, address(18, 2).into());
+    agent.send(&mut [OutgoingMad { to, mad: mad(1) }].into()).unwrap();
+    drop((here, agent));
+    assert!(peer.recv(&mut [0; 512]).is_ok());
+}
+
 #[test]
 fn the_end_of_the_runtime_is_the_end_of_the_device() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ibdev::DeviceError;
 use ibwire::packet::UdpHeader;
-use quinn_udp::UdpSocketState;
+use quinn_udp::{Transmit, UdpSocketState};
 use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
 use super::address::LocalAddress;
@@ -22,6 +23,9 @@ pub(super) struct RoceSocket {
     pub recv_buffer: usize,
     /// Datagrams that one call can send, 1 without segmentation offload.
     gso_segments: AtomicUsize,
+    /// Set, it takes nothing: loopback is never full by itself.
+    #[cfg(test)]
+    pub full: std::sync::atomic::AtomicBool,
 }
 
 /// Holds three windows of a fast peer. The default of Linux holds less than one window of rdma_rxe
@@ -40,7 +44,34 @@ impl RoceSocket {
         let local = socket.local_addr().map_err(os)?;
         let recv_buffer = state.recv_buffer_size((&socket).into()).unwrap_or(0);
         let gso_segments = AtomicUsize::new(state.max_gso_segments());
-        Ok(Self { socket, state, local, recv_buffer, gso_segments })
+        Ok(Self {
+            socket,
+            state,
+            local,
+            recv_buffer,
+            gso_segments,
+            #[cfg(test)]
+            full: Default::default(),
+        })
+    }
+
+    /// Sends the datagrams of one call. After `WouldBlock` the socket's `poll_send_ready` waits for room.
+    pub(super) fn send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        let call = || {
+            #[cfg(test)]
+            if self.full.load(Ordering::Relaxed) {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            self.state.try_send((&self.socket).into(), transmit)
+        };
+        match call() {
+            // Only now is the runtime asked: it hears late that a new socket has room, and is told only by a call of
+            // its own that there is none.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.socket.try_io(Interest::WRITABLE, call)
+            }
+            result => result,
+        }
     }
 
     /// How many datagrams one call can send.

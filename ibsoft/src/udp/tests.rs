@@ -1,6 +1,8 @@
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::atomic::Ordering;
 
+use ibdev::{AddressVector, AgentSpec, Device, GlobalRoute, MAD_LEN, MadAddr, OutgoingMad};
 use ibwire::icrc::{Icrc, Ipv4Pseudo};
 use ibwire::packet::{Bth, Opcode, TransportPacket};
 use ibwire::{Gid, Psn, Qpn, ServiceLevel};
@@ -128,6 +130,58 @@ async fn where_segmentation_fails_each_packet_leaves_by_itself() {
     assert_eq!(from.gso_segments(), 1);
     assert_eq!((transmitter.counters.gso_fallbacks, transmitter.counters.datagrams), (1, 1000));
     assert_eq!((receiver.counters.icrc_full, receiver.counters.drop_icrc), (1000, 0));
+}
+
+/// The I/O task waits for room and sends what was posted meanwhile, in order.
+#[tokio::test]
+async fn a_full_socket_delays_packets() {
+    let peer = std::net::UdpSocket::bind((address(6, 2), UdpHeader::ROCE_PORT)).unwrap();
+    let own = LocalAddress::look_up(address(6, 1).into());
+    let io = Arc::new(Io::new(vec![socket(6, 1)], None));
+    let link = UdpLink::new(io.clone(), UdpHeader::ROCE_PORT, Mtu::B1024);
+    let config = Config::new(DeviceAttr::new("soft", Guid(1), 1), vec![port(&[own], Mtu::B1024)], [1; 32]);
+    let core = Arc::new(Core::new(Engine::new(config), Box::new(link), Instant::now()));
+    tokio::spawn(task::run(Arc::downgrade(&core), Arc::downgrade(&io)));
+    let device = SoftDevice(core);
+    let agent = device.open_agent(AgentSpec { port: 1, class: 7, class_version: 2, methods: &[3] }).unwrap();
+    // The task rests.
+    tokio::task::yield_now().await;
+
+    let full = &io.sockets[0].full;
+    full.store(true, Ordering::Relaxed);
+    for n in 0..5 {
+        let grh = GlobalRoute {
+            dgid: address(6, 2).into(),
+            sgid_index: 0,
+            flow_label: ibwire::FlowLabel::default(),
+            hop_limit: 64,
+            traffic_class: 0,
+        };
+        let av = AddressVector {
+            port: 1,
+            dlid: Lid::NONE,
+            sl: ServiceLevel::default(),
+            path_bits: 0,
+            rate: Rate::PORT_CURRENT,
+            grh: Some(grh),
+        };
+        let to = MadAddr { av, qpn: Qpn::GSI, qkey: ibwire::QKey::GSI, pkey_index: 0 };
+        agent.send(&mut [OutgoingMad { to, mad: [n; MAD_LEN] }].into()).unwrap();
+        tokio::task::yield_now().await;
+    }
+    peer.set_nonblocking(true).unwrap();
+    assert!(peer.recv(&mut [0; 512]).is_err());
+    full.store(false, Ordering::Relaxed);
+    // What leaves by another way makes room, which the system reports.
+    socket2::SockRef::from(&io.sockets[0].socket).send_to(b"x", &peer.local_addr().unwrap().into()).unwrap();
+    assert_eq!(peer.recv(&mut [0; 512]).unwrap(), 1);
+    let peer = tokio::net::UdpSocket::from_std(peer).unwrap();
+    for n in 0..5 {
+        let mut datagram = [0; 512];
+        let received = tokio::time::timeout(std::time::Duration::from_secs(10), peer.recv(&mut datagram));
+        let len = received.await.expect("within 10 s").unwrap();
+        assert_eq!((len, datagram[Bth::LEN + 8]), (Bth::LEN + 8 + MAD_LEN + Icrc::LEN, n));
+    }
 }
 
 #[tokio::test]

@@ -6,7 +6,6 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 use ibwire::icrc::{FoundId, Icrc, IdClass, Ipv4Pseudo, Ipv6Pseudo};
 use quinn_udp::{EcnCodepoint, Transmit};
-use tokio::io::Interest;
 
 use super::capture::Capture;
 use super::counters::TxCounters;
@@ -176,9 +175,7 @@ impl Transmitter {
             src_ip: None,
         };
         let mut recording = capture.map(Capture::lock);
-        socket
-            .socket
-            .try_io(Interest::WRITABLE, || socket.state.try_send((&socket.socket).into(), &transmit))?;
+        socket.send(&transmit)?;
         self.counters.batches += 1;
         self.counters.datagrams += run.segments as u64;
         if let Some(recording) = &mut recording {
