@@ -108,7 +108,7 @@ fn path_back(ca: &LocalCa, from: &MadSource, req: &Req) -> Result<(Path, MadAddr
     if !needs_grh && !port.owns_lid(block.remote_lid) {
         return Err(Refusal::Reject(RejReason::PRIMARY_LID, RejectInfo::Lid(port.lid)));
     }
-    if needs_grh && block.local_gid.is_unspecified() {
+    if needs_grh && block.local_gid.is_unspecified() || block.local_gid.is_multicast() {
         return Err(RejReason::UNSUPPORTED_REQUEST.into());
     }
     let pkey_index = port.pkey_index(req.pkey).ok_or(RejReason::UNSUPPORTED_REQUEST)?;
@@ -116,11 +116,16 @@ fn path_back(ca: &LocalCa, from: &MadSource, req: &Req) -> Result<(Path, MadAddr
         return Err(Refusal::Reject(RejReason::INVALID_PATH_MTU, RejectInfo::PathMtu(port.mtu)));
     }
 
-    // A routed path has no LIDs of its own: those of the MAD lead to the router.
-    let (slid, dlid, sl) = match (port.is_ethernet(), block.local_lid.is_unicast()) {
-        (true, _) => (Lid::NONE, Lid::NONE, block.sl),
-        (false, true) => (block.remote_lid, block.local_lid, block.sl),
-        (false, false) => (Lid(port.lid.0 | u16::from(from.path_bits)), from.slid, from.sl),
+    // A routed path need not have LIDs of its own: those of the MAD lead to the router, and to us.
+    let slid = match (port.is_ethernet(), port.owns_lid(block.remote_lid)) {
+        (true, _) => Lid::NONE,
+        (false, true) => block.remote_lid,
+        (false, false) => Lid(port.lid.0 | u16::from(from.path_bits)),
+    };
+    let (dlid, sl) = match (port.is_ethernet(), block.local_lid.is_unicast()) {
+        (true, _) => (Lid::NONE, block.sl),
+        (false, true) => (block.local_lid, block.sl),
+        (false, false) => (from.slid, from.sl),
     };
     let hop_limit = match block.hop_limit {
         0 if needs_grh => from.grh.map_or(DEFAULT_HOP_LIMIT, |grh| grh.hop_limit.max(1)),

@@ -194,6 +194,29 @@ fn cm_t60_routed_request() {
     net.reply(A, a);
 }
 
+/// A LID that only one end of a routed path has counts for that end. (Linux tells the router's on its own side if it
+/// knows the way back.)
+#[test]
+fn cm_t60_routed_request_with_one_lid() {
+    for path_bits in [0, 1] {
+        let mut net = Net::infiniband();
+        let mut connect = net.connect_to(A, P);
+        connect.path.record.hop_limit = 64;
+        net.connect_with(A, connect);
+        let mut flight = net.take_only(Id::REQ);
+        let mut req = flight.req().clone();
+        (req.primary.local_lid, req.primary.sl) = (Lid(0x55), ServiceLevel::truncate(2));
+        flight = flight.with(req);
+        (flight.source.sl, flight.source.path_bits) = (ServiceLevel::truncate(5), path_bits);
+        net.deliver(&flight);
+        let (p, request) = net.request(P);
+        assert_eq!(request.path.record.slid, Lid(net.hosts[P].address.lid.0 + u16::from(path_bits)));
+        net.accept(P, p);
+        let av = net.ep(P).attrs(p).unwrap().rtr.av;
+        assert_eq!((av.dlid, av.sl.get(), av.path_bits), (Lid(0x55), 2, path_bits));
+    }
+}
+
 /// The MAD came from another LID of the port: answers go there, data to the LID in the REQ.
 #[test]
 fn cm_t61_mad_from_another_lid() {

@@ -121,6 +121,12 @@ fn unusable_path() {
     let rej = refused(&mut net, |req| req.primary.remote_gid = Gid::from_ip([10, 0, 0, 77].into()));
     assert_eq!((rej.reason, info(&rej)), (RejReason::PRIMARY_GID, RejectInfo::Gid(ours)));
 
+    // Nowhere, or everywhere.
+    for nobody in [Gid::UNSPECIFIED, Gid::from_ip([239, 1, 1, 1].into()), "ff0e::1".parse().unwrap()] {
+        let rej = refused(&mut net, |req| req.primary.local_gid = nobody);
+        assert_eq!((rej.reason, info(&rej)), (RejReason::UNSUPPORTED_REQUEST, RejectInfo::None));
+    }
+
     let rej = refused(&mut net, |req| req.pkey = PKey(0x8123));
     assert_eq!(rej.reason, RejReason::UNSUPPORTED_REQUEST);
 
