@@ -23,10 +23,13 @@ pub(super) struct RoceSocket {
     pub recv_buffer: usize,
     /// Datagrams that one call can send, 1 without segmentation offload.
     gso_segments: AtomicUsize,
-    /// Set, it takes nothing: loopback is never full by itself.
+    /// What the system answers in its place: loopback is never full and takes every length.
     #[cfg(test)]
-    pub full: std::sync::atomic::AtomicBool,
+    pub refuse: std::sync::Mutex<Option<Refuse>>,
 }
+
+#[cfg(test)]
+pub(super) type Refuse = fn(&Transmit<'_>) -> Option<io::Error>;
 
 /// Holds three windows of a fast peer. The default of Linux holds less than one window of rdma_rxe
 /// (spec/softhca.md 6.2).
@@ -51,7 +54,7 @@ impl RoceSocket {
             recv_buffer,
             gso_segments,
             #[cfg(test)]
-            full: Default::default(),
+            refuse: Default::default(),
         })
     }
 
@@ -59,8 +62,8 @@ impl RoceSocket {
     pub(super) fn send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         let call = || {
             #[cfg(test)]
-            if self.full.load(Ordering::Relaxed) {
-                return Err(io::ErrorKind::WouldBlock.into());
+            if let Some(error) = self.refuse.lock().unwrap().and_then(|refuse| refuse(transmit)) {
+                return Err(error);
             }
             self.state.try_send((&self.socket).into(), transmit)
         };

@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
+use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::sync::atomic::Ordering;
 
 use ibdev::{AddressVector, AgentSpec, Device, GlobalRoute, MAD_LEN, MadAddr, OutgoingMad};
 use ibwire::icrc::{Icrc, Ipv4Pseudo};
@@ -132,6 +132,28 @@ async fn where_segmentation_fails_each_packet_leaves_by_itself() {
     assert_eq!((receiver.counters.icrc_full, receiver.counters.drop_icrc), (1000, 0));
 }
 
+/// A peer behind a small MTU: all but the last, shorter datagram are too long, in one call and each by itself.
+#[tokio::test]
+async fn datagrams_that_are_too_long_do_not_end_segmentation() {
+    let (from, to) = (socket(7, 1), socket(7, 2));
+    if from.gso_segments() == 1 {
+        return;
+    }
+    *from.refuse.lock().unwrap() =
+        Some(|transmit| (transmit.contents.len() > 500).then(|| io::Error::from_raw_os_error(22)));
+    let net = net(&from, &to);
+    let mut lengths = VecDeque::from([1024, 1024, 4]);
+    let mut transmitter = Transmitter::new(UdpHeader::ROCE_PORT);
+    let progress = transmitter.drain(std::slice::from_ref(&from), None, |out| {
+        let len = lengths.pop_front()?;
+        out.extend_from_slice(&packet(1, len));
+        Some(Egress { port: 1, net, qpn: Qpn::truncate(7), len: Bth::LEN + len })
+    });
+    assert_eq!(progress, Progress::Done);
+    assert_eq!((transmitter.counters.drop_refused, transmitter.counters.datagrams), (2, 1));
+    assert!(from.gso_segments() > 1);
+}
+
 /// The I/O task waits for room and sends what was posted meanwhile, in order.
 #[tokio::test]
 async fn a_full_socket_delays_packets() {
@@ -147,8 +169,7 @@ async fn a_full_socket_delays_packets() {
     // The task rests.
     tokio::task::yield_now().await;
 
-    let full = &io.sockets[0].full;
-    full.store(true, Ordering::Relaxed);
+    *io.sockets[0].refuse.lock().unwrap() = Some(|_| Some(io::ErrorKind::WouldBlock.into()));
     for n in 0..5 {
         let grh = GlobalRoute {
             dgid: address(6, 2).into(),
@@ -171,7 +192,7 @@ async fn a_full_socket_delays_packets() {
     }
     peer.set_nonblocking(true).unwrap();
     assert!(peer.recv(&mut [0; 512]).is_err());
-    full.store(false, Ordering::Relaxed);
+    *io.sockets[0].refuse.lock().unwrap() = None;
     // What leaves by another way makes room, which the system reports.
     socket2::SockRef::from(&io.sockets[0].socket).send_to(b"x", &peer.local_addr().unwrap().into()).unwrap();
     assert_eq!(peer.recv(&mut [0; 512]).unwrap(), 1);

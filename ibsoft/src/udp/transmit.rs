@@ -127,8 +127,8 @@ impl Transmitter {
         Ok(())
     }
 
-    /// After a call for many datagrams has failed: each in a call of its own, with Identification 0. If that works,
-    /// it was the segmentation that does not, and it is not tried again.
+    /// After a call for many datagrams has failed: each in a call of its own, with Identification 0. If one of the
+    /// same length leaves so, it was the segmentation that does not work, and it is not tried again.
     fn send_singly(&mut self, socket: &RoceSocket, run: Run, capture: Option<&Capture>) {
         let mut singles = VecDeque::with_capacity(run.segments);
         for k in 0..run.segments {
@@ -141,7 +141,7 @@ impl Transmitter {
         while let Some(single) = singles.pop_front() {
             match self.transmit(socket, &single, None, capture) {
                 Ok(()) => {
-                    if socket.stop_gso() {
+                    if single.segment == run.segment && socket.stop_gso() {
                         self.counters.gso_fallbacks += 1;
                         tracing::debug!(local = %socket.local, "no segmentation offload here, packets leave one by one");
                     }
