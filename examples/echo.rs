@@ -189,7 +189,7 @@ async fn serve(args: &Args, trace: &CmTrace, once: bool) -> Result {
         }
     }
     listener.close().await;
-    hca.close().await;
+    _ = tokio::time::timeout(Duration::from_secs(5), hca.close()).await;
     summary(&hca);
     pcap_note(args);
     Ok(())
@@ -200,11 +200,11 @@ async fn connect(args: &Args, trace: &CmTrace, server: Gid) -> Result {
     let hca = args.open(None).await?;
     trace.name(hca.name(), "client");
     println!("{} connects to {} at {}", hca.name(), args.service(), server.to_ip());
-    exchange(args, &hca, server).await?;
+    let result = exchange(args, &hca, server).await;
     idle(&[&hca]).await;
     summary(&hca);
     pcap_note(args);
-    Ok(())
+    result
 }
 
 /// Sends back what comes, until the client disconnects.
@@ -272,10 +272,11 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Waits for the end of TimeWait, so that the summary shows the whole life of the connection.
+/// Waits for the end of TimeWait, so that the summary shows the whole life of the connection. A peer that is gone without a
+/// word is not waited for that long.
 async fn idle(hcas: &[&Hca]) {
     for hca in hcas {
-        hca.wait_idle().await;
+        _ = tokio::time::timeout(Duration::from_secs(5), hca.wait_idle()).await;
     }
 }
 
