@@ -73,7 +73,7 @@ stats! {
     dropped_duplicate,
     /// A message that means nothing in the connection's state.
     dropped_state,
-    /// A REQ that was rejected without becoming a connection: no listener, unusable path or transport, stale.
+    /// A REQ that was rejected without becoming a connection: no listener, unusable path or transport, stale, late.
     refused_requests,
     /// A REQ that found its listener's backlog full.
     dropped_backlog,

@@ -38,7 +38,12 @@ impl Connection {
         tracing::debug!(local = %self.local_id, remote = %self.remote_id, reason = %rej.reason, "rejecting");
         core.stats.rejections_sent += 1;
         let mad = encoded(self.tid, rej);
-        core.push(to, mad);
+        // A REQ comes again if need be, and a peer can send any number of them.
+        if self.is_undecided_request() {
+            core.answer(to, mad);
+        } else {
+            core.push(to, mad);
+        }
         mad
     }
 
@@ -283,7 +288,7 @@ impl Connection {
         dreq: &Dreq,
     ) {
         // Before the REP the peer cannot know our QP; we may not have one.
-        let knows_qpn = !matches!(self.state, State::ReqRcvd | State::ReqMraSent);
+        let knows_qpn = !self.is_undecided_request();
         if knows_qpn && dreq.remote_qpn != self.local_qpn {
             core.stats.dropped_wrong_qpn += 1;
             return;
@@ -293,12 +298,11 @@ impl Connection {
             remote_comm_id: self.remote_id,
             private_data: kept(self.drep_data.as_deref()),
         };
+        core.answer_with(from.reply(), tid, drep);
         if self.state == State::TimeWait {
-            core.answer_with(from.reply(), tid, drep);
             core.stats.repeated_answers += 1;
             return;
         }
-        core.send(from.reply(), tid, drep);
         if !knows_qpn {
             self.report(core, Event::Withdrawn { conn: self.handle, rejection: None });
             self.release(core);

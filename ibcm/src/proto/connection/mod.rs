@@ -271,7 +271,7 @@ impl Connection {
     /// The answer to the peer is undecided for long.
     fn ask_for_time(&mut self, core: &mut Core, message: MessageId, next: State) {
         let mra = self.mra(core, message);
-        core.send(self.answer_to, self.tid, mra);
+        core.answer_with(self.answer_to, self.tid, mra);
         core.stats.mras_sent += 1;
         self.set_state(core, next);
     }

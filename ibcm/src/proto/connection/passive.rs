@@ -108,7 +108,8 @@ impl Connection {
         connection
     }
 
-    fn is_undecided_request(&self) -> bool {
+    /// Whether the request waits for the user's decision.
+    pub(super) fn is_undecided_request(&self) -> bool {
         matches!(self.state, State::ReqRcvd | State::ReqMraSent)
     }
 
@@ -196,6 +197,7 @@ impl Connection {
             State::TimeWait => {
                 let rej = Rej::of_request(self.remote_id, RejReason::STALE_CONNECTION);
                 core.answer_with(from.reply(), tid, rej);
+                core.stats.refused_requests += 1;
             }
             _ => core.stats.dropped_duplicate += 1,
         }

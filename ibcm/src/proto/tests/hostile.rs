@@ -8,7 +8,7 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::pair::*;
 use crate::proto::message::{Attribute as Id, Dreq, MessageId, Rej, RejectInfo};
-use crate::proto::{Config, Event, State};
+use crate::proto::{Config, Event, Reject, State};
 
 /// C knows the IDs of A's and P's connection. Whatever it does with them, the connection is untouched.
 #[test]
@@ -265,6 +265,33 @@ fn answers_wait_in_a_bounded_queue() {
     let sent = std::iter::from_fn(|| net.ep(P).poll_transmit(now)).count();
     assert_eq!(sent, 50);
     assert_eq!(net.ep(P).stats().dropped_answer_queue, 150);
+}
+
+/// So do the REJs of a program that rejects faster than the port sends. What is dropped is not forgotten: the REQ comes
+/// again and meets it.
+#[test]
+fn rejections_wait_in_a_bounded_queue() {
+    let config = Config { max_queued_answers: 50, ..Config::default() };
+    let mut net = Net::new([(Address::roce(A), Config::default()), (Address::roce(P), config)]);
+    net.connect();
+    let flight = net.take_only(Id::REQ);
+    let now = net.now;
+    let mut requests = Vec::new();
+    for n in 1..=200 {
+        let mut req = flight.req().clone();
+        (req.local_comm_id, req.local_qpn) = (CommId(n), Qpn::truncate(0x1000 + n));
+        requests.push(flight.with(req));
+        net.ep(P).handle_mad(now, &flight.source, requests.last().unwrap().bytes());
+        let Some(Event::Request { conn, .. }) = net.ep(P).poll_event() else { panic!() };
+        net.ep(P).reject(now, conn, Reject::new(RejReason::CONSUMER)).unwrap();
+        assert_eq!(net.ep(P).poll_event(), Some(Event::Released { conn }));
+    }
+    let sent = std::iter::from_fn(|| net.ep(P).poll_transmit(now)).count();
+    assert_eq!(sent, 50);
+    assert_eq!(net.ep(P).stats().dropped_answer_queue, 150);
+    net.deliver(&requests[199]);
+    assert_eq!(net.take_only(Id::REJ).rej().reason, RejReason::CONSUMER);
+    net.no_event(P);
 }
 
 /// A REQ may say that its answers take hours: our REP does not wait that long between two transmissions.

@@ -172,6 +172,7 @@ fn cm_t08_late_request_in_time_wait() {
     assert_eq!(ids, (CommId::NONE, req.req().local_comm_id));
     assert_eq!(rej.header.tid, req.header.tid);
     net.no_event(P);
+    assert_eq!(net.ep(P).stats().refused_requests, 1);
     assert_eq!(net.ep(P).connections(), 1);
     net.assert_state(P, p, State::TimeWait);
     // The active side, itself in TimeWait, is not impressed.
