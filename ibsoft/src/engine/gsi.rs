@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use ibdev::{AgentSpec, DeviceError, MAD_LEN, MadSource, OutgoingMad, ReceivedMad};
+use ibwire::mad::MadHeader;
 use ibwire::packet::{Bth, Deth, Opcode};
 use ibwire::{PKey, Psn, QKey, Qpn};
 
@@ -48,26 +49,12 @@ pub(super) struct Gsi {
     recv_queue: usize,
 }
 
-/// The fields of a MAD header that say whom it is for.
-struct MadClass {
-    class: u8,
-    method: u8,
-}
-
-impl MadClass {
-    const BASE_VERSION: u8 = 1;
-    /// The method bit of responses.
-    const RESPONSE: u8 = 0x80;
-
-    /// Reads the header, `None` if the base version is another one.
-    fn read(mad: &[u8; MAD_LEN]) -> Option<Self> {
-        let [base_version, class, _class_version, method, ..] = *mad;
-        (base_version == Self::BASE_VERSION).then_some(Self { class, method })
-    }
-
-    /// Whether a MAD is for the agent with this registration on the same port.
-    fn is_for(&self, spec: &AgentSpec) -> bool {
-        self.class == spec.class && (self.method & Self::RESPONSE != 0 || spec.methods.contains(&self.method))
+impl Agent {
+    /// Whether a MAD with this header that came in on `port` is for this agent.
+    fn takes(&self, port: u8, header: &MadHeader) -> bool {
+        let spec = &self.spec;
+        (spec.port, spec.class) == (port, header.class.0)
+            && (header.method.is_response() || spec.methods.contains(&header.method.0))
     }
 }
 
@@ -197,12 +184,12 @@ impl Gsi {
             counters.drop_mad_malformed += 1;
             return;
         };
-        let Some(class) = MadClass::read(&mad) else {
+        let version = MadHeader::BASE_VERSION;
+        let Some(header) = MadHeader::parse(&mad).ok().filter(|header| header.base_version == version) else {
             counters.drop_mad_malformed += 1;
             return;
         };
-        let takes = |agent: &&mut Agent| agent.spec.port == ingress.port && class.is_for(&agent.spec);
-        let Some(agent) = self.agents.iter_mut().find(takes) else {
+        let Some(agent) = self.agents.iter_mut().find(|agent| agent.takes(ingress.port, &header)) else {
             counters.drop_mad_no_agent += 1;
             return;
         };
