@@ -23,8 +23,8 @@ pub fn start() -> CmTrace {
     trace
 }
 
-/// Prints the CM messages that the HCAs of this process send and receive: time since the start, who to whom, name and
-/// communication IDs.
+/// Prints the CM messages that the HCAs of this process send and receive: time since the start, who to whom,
+/// name and communication IDs.
 #[derive(Debug, Clone)]
 pub struct CmTrace {
     start: Instant,
@@ -33,7 +33,8 @@ pub struct CmTrace {
 }
 
 impl CmTrace {
-    /// Calls an HCA, or an address, by this name. A message between two HCAs with names is printed once, by its sender.
+    /// Calls an HCA, or an address, by this name. A message between two HCAs with names is printed once, by its
+    /// sender.
     pub fn name(&self, what: impl ToString, name: &str) {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         names.insert(what.to_string(), name.to_owned());

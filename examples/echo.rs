@@ -6,8 +6,8 @@
 //! cargo run --release --example echo -- connect 127.0.0.1   the other end
 //! ```
 //!
-//! Between two hosts give each its device: `--device soft:10.0.0.1`. With `--ip` the ends find each other by IP address
-//! and port, as programs of librdmacm do (`ucmatose`, `rping`), so either end may be one of those.
+//! Between two hosts give each its device: `--device soft:10.0.0.1`. With `--ip` the ends find each other by IP
+//! address and port, as programs of librdmacm do (`ucmatose`, `rping`), so either end may be one of those.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -23,7 +23,8 @@ use ibcm::{Connection, Gid, Hca, IncomingRequest, Listener, Recv, ServiceId};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Sends messages to an echo service and checks what comes back. Without a command both ends run in this process.
+/// Sends messages to an echo service and checks what comes back. Without a command both ends run in this
+/// process.
 #[derive(Debug, Clone, Parser)]
 struct Args {
     #[command(subcommand)]
@@ -272,8 +273,8 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Waits for the end of TimeWait, so that the summary shows the whole life of the connection. A peer that is gone without a
-/// word is not waited for that long.
+/// Waits for the end of TimeWait, so that the summary shows the whole life of the connection. A peer that is
+/// gone without a word is not waited for that long.
 async fn idle(hcas: &[&Hca]) {
     for hca in hcas {
         _ = tokio::time::timeout(Duration::from_secs(5), hca.wait_idle()).await;

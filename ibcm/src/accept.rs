@@ -27,11 +27,13 @@ use crate::slot::End;
 
 /// How to accept a request: a builder that is itself the future of the [`Connection`].
 ///
-/// Awaited, it makes a queue pair with its receives posted, sends the REP and waits for the RTU or the peer's first data.
+/// Awaited, it makes a queue pair with its receives posted, sends the REP and waits for the RTU or the peer's
+/// first data.
 ///
 /// # Cancel safety
-/// Dropped at any time, the peer is rejected with reason 28, and the queue pair is freed when no packet of it can be
-/// alive. If the peer had confirmed already, the connection is closed with the whole DREQ exchange in the background.
+/// Dropped at any time, the peer is rejected with reason 28, and the queue pair is freed when no packet of it
+/// can be alive. If the peer had confirmed already, the connection is closed with the whole DREQ exchange in
+/// the background.
 #[pin_project(!Unpin)]
 #[must_use = "dropped, the request is rejected"]
 pub struct Accept {
@@ -101,14 +103,14 @@ impl Accept {
         self.set(|config| config.recv = recv)
     }
 
-    /// How many RDMA reads and atomics of the peer this side serves at once. Default: as many as the peer asks for and the
-    /// device can.
+    /// How many RDMA reads and atomics of the peer this side serves at once. Default: as many as the peer asks
+    /// for and the device can.
     pub fn responder_resources(self, count: u8) -> Self {
         self.set(|config| config.responder_resources = Some(count))
     }
 
-    /// How many RDMA reads and atomics this side will have outstanding. Default: as many as the peer offers and the device
-    /// can.
+    /// How many RDMA reads and atomics this side will have outstanding. Default: as many as the peer offers and
+    /// the device can.
     pub fn initiator_depth(self, count: u8) -> Self {
         self.set(|config| config.initiator_depth = Some(count))
     }
@@ -118,7 +120,8 @@ impl Accept {
         self.set(|config| config.rnr_retry_count = count)
     }
 
-    /// How long it may take until the peer has confirmed. Default: as long as the retries last that the peer chose.
+    /// How long it may take until the peer has confirmed. Default: as long as the retries last that the peer
+    /// chose.
     pub fn deadline(self, deadline: Duration) -> Self {
         self.set(|config| config.deadline = Some(deadline))
     }

@@ -59,7 +59,8 @@ impl Closed {
         Self { how, private_data: private_data.into() }
     }
 
-    /// What the peer's program sent along, zero-padded: in a DREQ 220 bytes, in a DREP 224, in a REJ 148; else empty.
+    /// What the peer's program sent along, zero-padded: in a DREQ 220 bytes, in a DREP 224, in a REJ 148; else
+    /// empty.
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }

@@ -30,15 +30,16 @@ use crate::shared::Unavailable;
 use crate::slot::End;
 use crate::timing::Timing;
 
-/// How to connect: a builder that is itself the future of the [`Connection`]. `N` bytes of private data go along.
+/// How to connect: a builder that is itself the future of the [`Connection`]. `N` bytes of private data go
+/// along.
 ///
-/// Awaited, it makes a queue pair with its receives posted, sends the REQ, waits for the REP, readies the queue pair and
-/// sends the RTU. All that is bounded by [`deadline`](Self::deadline). One attempt is made, and one more if the peer still holds an
-/// older connection of the same queue pair (reason 10).
+/// Awaited, it makes a queue pair with its receives posted, sends the REQ, waits for the REP, readies the queue
+/// pair and sends the RTU. All that is bounded by [`deadline`](Self::deadline). One attempt is made, and one
+/// more if the peer still holds an older connection of the same queue pair (reason 10).
 ///
 /// # Cancel safety
-/// Dropped before a REQ is out, nothing has happened. Then: REJ 4 goes out, or REJ 28 if the REP was there. Queue pair
-/// and ids are freed when no packet of the connection can be alive.
+/// Dropped before a REQ is out, nothing has happened. Then: REJ 4 goes out, or REJ 28 if the REP was there.
+/// Queue pair and ids are freed when no packet of the connection can be alive.
 #[pin_project(!Unpin)]
 #[must_use = "nothing is sent before it is awaited"]
 pub struct Connect<const N: usize> {
@@ -93,10 +94,11 @@ impl Connection {
         Connect::new(Target::Service(path))
     }
 
-    /// Connects to an IP address and port, as librdmacm does for port space TCP: to what [`Listener::bind_ip`](crate::Listener::bind_ip) or
-    /// `rdma_listen` offers there.
+    /// Connects to an IP address and port, as librdmacm does for port space TCP: to what
+    /// [`Listener::bind_ip`](crate::Listener::bind_ip) or `rdma_listen` offers there.
     ///
-    /// Without [`Connect::device`] and `IBCM_DEVICE` the device is the one that owns the source address of the route.
+    /// Without [`Connect::device`] and `IBCM_DEVICE` the device is the one that owns the source address of the
+    /// route.
     pub fn connect_ip(address: impl Into<SocketAddr>) -> Connect<56> {
         Connect::new(Target::Ip(address.into()))
     }
@@ -148,14 +150,14 @@ impl<const N: usize> Connect<N> {
 
     /// How long everything may take, from the first poll until the RTU is sent. More than zero; default 10 s.
     ///
-    /// What the peer shall know of it is derived, unless it is set: see [`response_timeout`](Self::response_timeout) and
-    /// [`max_cm_retries`](Self::max_cm_retries).
+    /// What the peer shall know of it is derived, unless it is set: see
+    /// [`response_timeout`](Self::response_timeout) and [`max_cm_retries`](Self::max_cm_retries).
     pub fn deadline(self, deadline: Duration) -> Self {
         self.set(|config| config.deadline = deadline)
     }
 
-    /// How long the peer may think before the REQ is repeated; flight time comes on top. Rounded up to 4.096 us times a
-    /// power of two.
+    /// How long the peer may think before the REQ is repeated; flight time comes on top. Rounded up to 4.096 us
+    /// times a power of two.
     ///
     /// Default: the longest of these times, from 16.8 ms to 4.3 s, with which eight REQs fit the deadline.
     pub fn response_timeout(self, timeout: Duration) -> Self {
@@ -167,8 +169,8 @@ impl<const N: usize> Connect<N> {
         self.set(|config| config.max_cm_retries = Some(retries))
     }
 
-    /// How often the queue pairs of both sides repeat a packet that is not acknowledged before they give up, 0..=7.
-    /// Default 7.
+    /// How often the queue pairs of both sides repeat a packet that is not acknowledged before they give up,
+    /// 0..=7. Default 7.
     pub fn retry_count(self, count: u8) -> Self {
         self.set(|config| config.retry_count = count)
     }
@@ -178,7 +180,8 @@ impl<const N: usize> Connect<N> {
         self.set(|config| config.rnr_retry_count = count)
     }
 
-    /// How many RDMA reads and atomics of the peer this side serves at once. Default: as many as the device can.
+    /// How many RDMA reads and atomics of the peer this side serves at once. Default: as many as the device
+    /// can.
     pub fn responder_resources(self, count: u8) -> Self {
         self.set(|config| config.responder_resources = Some(count))
     }

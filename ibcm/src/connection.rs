@@ -80,14 +80,15 @@ impl Connection {
         &self.slot
     }
 
-    /// Sends the buffer as one message. Awaited, it gives the buffer back when the peer's device has the message.
+    /// Sends the buffer as one message. Awaited, it gives the buffer back when the peer's device has the
+    /// message.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError), with the buffer.
     ///
     /// # Cancel safety
-    /// Dropped before the message has its place in the send queue, nothing happened. Later, it is sent all the same; the buffer
-    /// goes home when it is done, and a failure ends the connection.
+    /// Dropped before the message has its place in the send queue, nothing happened. Later, it is sent all the
+    /// same; the buffer goes home when it is done, and a failure ends the connection.
     pub fn send(&self, buf: Buf) -> SendOp<'_, Buf> {
         SendOp::new(self, buf)
     }
@@ -116,8 +117,8 @@ impl Connection {
         cooperative(next).await
     }
 
-    /// Disconnects: no new sends, then the posted ones complete, then the DREQ exchange. Gives a report and can't fail; may
-    /// be repeated, and gives the same report.
+    /// Disconnects: no new sends, then the posted ones complete, then the DREQ exchange. Gives a report and
+    /// can't fail; may be repeated, and gives the same report.
     pub fn disconnect(&self) -> Disconnect<'_> {
         Disconnect::new(self)
     }
@@ -134,8 +135,8 @@ impl Connection {
         .await
     }
 
-    /// What the peer's program sent along when the connection was made, zero-padded: 92 bytes of the REQ (56 if it was
-    /// addressed by IP) on the passive side, 196 of the REP on the active side.
+    /// What the peer's program sent along when the connection was made, zero-padded: 92 bytes of the REQ (56 if
+    /// it was addressed by IP) on the passive side, 196 of the REP on the active side.
     pub fn private_data(&self) -> &[u8] {
         &self.parts.private_data
     }

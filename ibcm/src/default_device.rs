@@ -22,14 +22,15 @@ pub(crate) async fn open(options: Options) -> Result<Hca, OpenError> {
     shared(Key::Default, || choose(None), options).await
 }
 
-/// The HCA for a connection to this address: the one that `IBCM_DEVICE` names, else the one that owns the source address of
-/// the system's route.
+/// The HCA for a connection to this address: the one that `IBCM_DEVICE` names, else the one that owns the
+/// source address of the system's route.
 pub(crate) async fn for_route_to(dest: IpAddr) -> Result<Hca, OpenError> {
     let source = match named()? {
         Some(_) => None,
         None => crate::route::source_to(dest).filter(|source| !source.is_loopback()),
     };
-    // From any loopback address the way is the same, and without a route the path to the peer will say what is wrong.
+    // From any loopback address the way is the same, and without a route the path to the peer will say what is
+    // wrong.
     let Some(source) = source else { return open(Options::default()).await };
     let runtime = runtime()?;
     if let Some(hca) = REGISTRY.owner_of(runtime, Gid::from_ip(source)) {

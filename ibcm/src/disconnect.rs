@@ -18,12 +18,12 @@ use crate::proto;
 
 /// How to disconnect: a builder that is itself a future and ends in a report.
 ///
-/// Awaited, it refuses new sends, waits until those that are posted have completed, sends a DREQ, repeats it, and waits for
-/// the answer. TimeWait passes in the background.
+/// Awaited, it refuses new sends, waits until those that are posted have completed, sends a DREQ, repeats it,
+/// and waits for the answer. TimeWait passes in the background.
 ///
 /// # Cancel safety
-/// Dropped before the DREQ is out, the connection takes no more sends and is not disconnected yet; call it again or drop
-/// the connection. Dropped later, the exchange goes on in the background.
+/// Dropped before the DREQ is out, the connection takes no more sends and is not disconnected yet; call it
+/// again or drop the connection. Dropped later, the exchange goes on in the background.
 #[pin_project(!Unpin)]
 #[must_use = "nothing is sent before it is awaited"]
 pub struct Disconnect<'a> {
@@ -57,8 +57,8 @@ impl<'a> Disconnect<'a> {
         self.set(|config| config.private_data = data.into())
     }
 
-    /// How long the posted sends and the peer's answer may take together; then the connection ends without them.
-    /// Default 10 s.
+    /// How long the posted sends and the peer's answer may take together; then the connection ends without
+    /// them. Default 10 s.
     pub fn deadline(self, deadline: Duration) -> Self {
         self.set(|config| config.deadline = deadline)
     }

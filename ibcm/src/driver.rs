@@ -25,8 +25,8 @@ const MADS_PER_ROUND: usize = 64;
 /// MADs that wait for one port's send window before the engine is asked for more.
 const TRANSMIT_QUEUE: usize = 128;
 
-/// Moves MADs, timers and events between a device and its engine. It posts receive buffers that came home, and never
-/// makes a slow device call.
+/// Moves MADs, timers and events between a device and its engine. It posts receive buffers that came home, and
+/// never makes a slow device call.
 #[derive(Debug)]
 pub(crate) struct Driver {
     shared: Arc<Shared>,
@@ -50,7 +50,8 @@ struct Port {
 /// Events and whose they are.
 #[derive(Debug, Default)]
 struct Routed {
-    /// Requests; without a backlog if their listener is gone. They come before the events of the same connection.
+    /// Requests; without a backlog if their listener is gone. They come before the events of the same
+    /// connection.
     requests: Vec<(Option<Arc<Backlog>>, Waiting)>,
     events: Vec<(Arc<Slot>, Event)>,
 }

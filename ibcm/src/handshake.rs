@@ -1,7 +1,7 @@
 //! The steps of a handshake between the engine and the task that moves the queue pair.
 //!
-//! The engine stops where a queue pair has to be moved: before the REP, before the RTU. These are the waits in between
-//! and the guard that ends a handshake which nobody pursues any more.
+//! The engine stops where a queue pair has to be moved: before the REP, before the RTU. These are the waits in
+//! between and the guard that ends a handshake which nobody pursues any more.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use crate::proto::message::Rep;
 use crate::shared::Shared;
 use crate::slot::{End, Slot, SlotState};
 
-/// A connection that is being made. Dropped, it is given up: REJ 4 if a REQ is out, REJ 28 if an answer is owed, the
-/// whole DREQ exchange if it is established.
+/// A connection that is being made. Dropped, it is given up: REJ 4 if a REQ is out, REJ 28 if an answer is
+/// owed, the whole DREQ exchange if it is established.
 #[derive(Debug)]
 pub(crate) struct Handshake {
     shared: Arc<Shared>,
@@ -46,8 +46,8 @@ impl Handshake {
         self.until(|state| state.reply.take()).await
     }
 
-    /// Passive side: waits until both sides may send, or for the end. A connection that breaks with the peer's first message
-    /// was established; its receiver is told what broke it.
+    /// Passive side: waits until both sides may send, or for the end. A connection that breaks with the peer's
+    /// first message was established; its receiver is told what broke it.
     pub(crate) async fn established(&self) -> Result<(), End> {
         self.until(|state| {
             let broken = state.queues.as_ref().is_some_and(|queues| queues.broken().is_some());
@@ -91,7 +91,8 @@ pub(crate) fn poll_slot<T>(
     cx: &Context<'_>,
     done: &mut impl FnMut(&mut SlotState) -> Option<T>,
 ) -> Poll<T> {
-    // Once without being registered, which costs less; once more behind the registration, so that nothing is missed.
+    // Once without being registered, which costs less; once more behind the registration, so that nothing is
+    // missed.
     for registered in [false, true] {
         if registered {
             ticket.park(cx);

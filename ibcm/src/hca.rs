@@ -17,8 +17,9 @@ use crate::stats::Stats;
 
 /// An open HCA (host channel adapter): the device, its connection manager and all their connections.
 ///
-/// A cheap handle; clones are the same HCA. When the last one is dropped, [`Listener`](crate::Listener), [`Port`] and [`Path`](crate::Path) being handles too, it closes
-/// as soon as its last connection has ended. When the runtime ends, all ends at once.
+/// A cheap handle; clones are the same HCA. When the last one is dropped, [`Listener`](crate::Listener),
+/// [`Port`] and [`Path`](crate::Path) being handles too, it closes as soon as its last connection has ended.
+/// When the runtime ends, all ends at once.
 #[derive(Clone)]
 pub struct Hca(Arc<Handle>);
 
@@ -51,7 +52,8 @@ impl fmt::Debug for WeakHca {
 }
 
 impl Hca {
-    /// Opens a device: `"soft"` is a software HCA on a free address 127.0.0.N; see [`DeviceSpec`] for the other names.
+    /// Opens a device: `"soft"` is a software HCA on a free address 127.0.0.N; see [`DeviceSpec`] for the other
+    /// names.
     ///
     /// ```
     /// # use ibcm::Hca;
@@ -67,11 +69,11 @@ impl Hca {
         Open::named(device.into())
     }
 
-    /// Opens the device that is meant when none is named: the one in `IBCM_DEVICE`; else the machine's only RDMA device; a software
-    /// HCA on loopback only if the machine has no RDMA device at all.
+    /// Opens the device that is meant when none is named: the one in `IBCM_DEVICE`; else the machine's only
+    /// RDMA device; a software HCA on loopback only if the machine has no RDMA device at all.
     ///
-    /// It is shared within a tokio runtime: as long as a handle lives, the next call gives the same HCA, and the
-    /// settings of [`Open`] count for the call that opens it.
+    /// It is shared within a tokio runtime: as long as a handle lives, the next call gives the same HCA, and
+    /// the settings of [`Open`] count for the call that opens it.
     pub fn open_default() -> Open {
         Open::default_device()
     }
@@ -159,8 +161,9 @@ impl Hca {
         handshake::until(&self.shared().parked, || self.shared().is_idle()).await;
     }
 
-    /// Closes: listeners take nothing more, requests that are undecided are rejected, connections are disconnected, and when the last
-    /// TimeWait is over the device is closed. All handles answer `Closed` then. May be repeated.
+    /// Closes: listeners take nothing more, requests that are undecided are rejected, connections are
+    /// disconnected, and when the last TimeWait is over the device is closed. All handles answer `Closed` then.
+    /// May be repeated.
     ///
     /// # Cancel safety
     /// Once polled, it goes on in the background.

@@ -42,8 +42,8 @@ impl Waiting {
 
 /// A peer's request for a connection.
 ///
-/// It is answered by moving it: [`accept`](Self::accept), [`reject`](Self::reject) or [`ignore`](Self::ignore). Dropped, it is rejected with reason 28. While it
-/// is undecided the peer is kept patient by MRAs.
+/// It is answered by moving it: [`accept`](Self::accept), [`reject`](Self::reject) or [`ignore`](Self::ignore).
+/// Dropped, it is rejected with reason 28. While it is undecided the peer is kept patient by MRAs.
 ///
 /// ```
 /// # use ibcm::{ConnectError, Connection, Hca, Listener, RejReason, Reject, ServiceId};
@@ -90,8 +90,8 @@ impl IncomingRequest {
         self.waiting.as_ref().expect("it is answered only by moving it")
     }
 
-    /// What the peer's program sent along, zero-padded: 92 bytes, or the 56 behind the IP header of a request that is
-    /// addressed by IP.
+    /// What the peer's program sent along, zero-padded: 92 bytes, or the 56 behind the IP header of a request
+    /// that is addressed by IP.
     pub fn private_data(&self) -> &[u8] {
         let area = self.req().private_data.as_bytes();
         match self.ip {
@@ -126,8 +126,8 @@ impl IncomingRequest {
         Accept::new(Arc::clone(&self.shared), waiting, self.peer, self.service_id, self.ip.is_some())
     }
 
-    /// Rejects. The same REJ meets the peer's repetitions for a while. A peer that has withdrawn meanwhile is told
-    /// nothing.
+    /// Rejects. The same REJ meets the peer's repetitions for a while. A peer that has withdrawn meanwhile is
+    /// told nothing.
     pub fn reject(mut self, reject: impl Into<Reject>) {
         if let Some(waiting) = self.waiting.take() {
             waiting.reject(&self.shared, reject.into());

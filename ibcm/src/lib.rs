@@ -1,8 +1,9 @@
 //! Async connection management for InfiniBand and RoCE.
 //!
-//! It speaks the IBTA Communication Management protocol in user space instead of asking the kernel's rdma_cm: 64-bit
-//! service IDs, private data in every message, timeouts and rejections that a program sees and sets. It needs no RDMA hardware: the software
-//! HCA (`Hca::open("soft")`) speaks RoCEv2 over UDP, so it talks to Linux's rdma_rxe and to real NICs.
+//! It speaks the IBTA Communication Management protocol in user space instead of asking the kernel's rdma_cm:
+//! 64-bit service IDs, private data in every message, timeouts and rejections that a program sees and sets. It
+//! needs no RDMA hardware: the software HCA (`Hca::open("soft")`) speaks RoCEv2 over UDP, so it talks to
+//! Linux's rdma_rxe and to real NICs.
 //!
 //! ```
 //! use ibcm::{Connection, Hca, Listener, ServiceId};
@@ -36,8 +37,8 @@
 //! - [`proto`] is the engine underneath, sans-IO, for another runtime.
 //! - [`sim`] is a subnet within the process, for tests of your own programs.
 //!
-//! Every future is cancel-safe or says that it is not. Each connection has a [`tracing`] span; each CM message is an event with the target
-//! [`MAD_TARGET`] at level TRACE.
+//! Every future is cancel-safe or says that it is not. Each connection has a [`tracing`] span; each CM message
+//! is an event with the target [`MAD_TARGET`] at level TRACE.
 #![forbid(unsafe_code)]
 
 pub mod proto;

@@ -38,8 +38,8 @@ use crate::sync::lock;
 /// # }
 /// ```
 ///
-/// Dropped, it frees the service ID at once; requests that wait are rejected with reason 28, those that were handed
-/// out live on.
+/// Dropped, it frees the service ID at once; requests that wait are rejected with reason 28, those that were
+/// handed out live on.
 #[derive(Debug)]
 pub struct Listener {
     hca: Hca,
@@ -55,7 +55,8 @@ impl Listener {
     }
 
     /// Listens on an IP address and port, as librdmacm does for port space TCP: what a peer reaches with
-    /// [`Connection::connect_ip`](crate::Connection::connect_ip) or `rdma_connect`. `0.0.0.0` and `::` are every address of the HCA.
+    /// [`Connection::connect_ip`](crate::Connection::connect_ip) or `rdma_connect`. `0.0.0.0` and `::` are
+    /// every address of the HCA.
     ///
     /// ```
     /// # use ibcm::{Connection, Hca, Listener};
@@ -80,8 +81,8 @@ impl Listener {
     /// The next request.
     ///
     /// # Errors
-    /// [`ListenError::Closed`] or [`ListenError::Device`]: the listener is dead. What one peer does wrong is not an error
-    /// here.
+    /// [`ListenError::Closed`] or [`ListenError::Device`]: the listener is dead. What one peer does wrong is
+    /// not an error here.
     ///
     /// # Cancel safety
     /// A dropped future loses no request: the next call has it.
@@ -101,8 +102,8 @@ impl Listener {
         self.hca.shared().device().err().map_or(ListenError::Closed, ListenError::from)
     }
 
-    /// Takes no more requests; those that wait are rejected with reason 28. Other tasks in [`Listener::accept`] get
-    /// [`ListenError::Closed`]. May be repeated.
+    /// Takes no more requests; those that wait are rejected with reason 28. Other tasks in [`Listener::accept`]
+    /// get [`ListenError::Closed`]. May be repeated.
     ///
     /// # Cancel safety
     /// It acts when first polled and does not wait.

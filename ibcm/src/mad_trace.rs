@@ -8,9 +8,9 @@ use crate::proto::message::Message;
 
 /// The target of the events: one per CM message, at level TRACE.
 ///
-/// Their fields: `hca`, the device's name; `direction`, `out` or `in`; `mad`, the message's name; `peer`, the address it goes to
-/// or comes from; `local` and `remote`, the communication IDs in the message, `local` being the sender's. What is no
-/// message of the CM class has the reason as `error` instead of the last three.
+/// Their fields: `hca`, the device's name; `direction`, `out` or `in`; `mad`, the message's name; `peer`, the
+/// address it goes to or comes from; `local` and `remote`, the communication IDs in the message, `local` being
+/// the sender's. What is no message of the CM class has the reason as `error` instead of the last three.
 pub const MAD_TARGET: &str = "ibcm::mad";
 
 /// Which way a message passed.

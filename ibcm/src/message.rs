@@ -9,8 +9,8 @@ use crate::proto::Invalid;
 
 /// The receive buffers of a connection. They are posted before the peer can know of the connection.
 ///
-/// Their memory is `count` times `len` bytes. A peer that sends while none is posted waits (RNR) and tries again; one
-/// that sends a longer message breaks the connection.
+/// Their memory is `count` times `len` bytes. A peer that sends while none is posted waits (RNR) and tries
+/// again; one that sends a longer message breaks the connection.
 ///
 /// ```
 /// # use ibcm::{Connection, Hca, Listener, Recv, ServiceId};
@@ -79,8 +79,8 @@ impl Message {
         self.imm
     }
 
-    /// The buffer, to change it or send it on. It is posted for receiving again when it is dropped, wherever that
-    /// happens.
+    /// The buffer, to change it or send it on. It is posted for receiving again when it is dropped, wherever
+    /// that happens.
     pub fn into_buf(self) -> Buf {
         self.buf
     }

@@ -71,14 +71,15 @@ impl Open {
         self.set(|options| options.config = config)
     }
 
-    /// Writes every packet of a software HCA to this file, for Wireshark. A device of a [`sim::Subnet`](crate::sim::Subnet) has no file of its own:
-    /// use [`Subnet::write_pcap`](crate::sim::Subnet::write_pcap).
+    /// Writes every packet of a software HCA to this file, for Wireshark. A device of a
+    /// [`sim::Subnet`](crate::sim::Subnet) has no file of its own: use
+    /// [`Subnet::write_pcap`](crate::sim::Subnet::write_pcap).
     pub fn pcap(self, file: impl Into<PathBuf>) -> Self {
         self.set(|options| options.pcap = Some(file.into()))
     }
 
-    /// The seed of communication IDs, PSNs and all else that is random. Default: from the operating system, and for a device of
-    /// a [`sim::Subnet`](crate::sim::Subnet) from the subnet's seed.
+    /// The seed of communication IDs, PSNs and all else that is random. Default: from the operating system, and
+    /// for a device of a [`sim::Subnet`](crate::sim::Subnet) from the subnet's seed.
     pub fn rng_seed(self, seed: [u8; 32]) -> Self {
         self.set(|options| options.rng_seed = Some(seed))
     }

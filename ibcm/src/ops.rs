@@ -18,14 +18,14 @@ use crate::parked::Ticket;
 use crate::shared::Unavailable;
 use crate::slot::SlotState;
 
-/// A send operation: a builder that is itself the future of its completion. `T` is what it gives: the buffer, or
-/// nothing for a copy.
+/// A send operation: a builder that is itself the future of its completion. `T` is what it gives: the buffer,
+/// or nothing for a copy.
 ///
 /// It takes its place in the send queue when it is first polled; while the queue is full it waits, in order.
 ///
 /// # Cancel safety
-/// Dropped before it has its place, nothing happened and the buffer goes home. Later, it goes on; its buffer goes home at the
-/// completion, and a failure ends the connection.
+/// Dropped before it has its place, nothing happened and the buffer goes home. Later, it goes on; its buffer
+/// goes home at the completion, and a failure ends the connection.
 #[pin_project(PinnedDrop, !Unpin)]
 #[must_use = "nothing is sent before it is awaited"]
 pub struct SendOp<'a, T> {

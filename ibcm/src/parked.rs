@@ -10,8 +10,8 @@ use crate::sync::lock;
 
 /// The tasks that wait for something of one connection, listener or HCA. As a waker it wakes them all.
 ///
-/// A completion queue wakes one waker only. This one stands for all that wait, so a future that is dropped, or kept
-/// and not polled, never takes a wake-up away from another.
+/// A completion queue wakes one waker only. This one stands for all that wait, so a future that is dropped, or
+/// kept and not polled, never takes a wake-up away from another.
 #[derive(Default)]
 pub(crate) struct Parked {
     tasks: Mutex<Slab<Waker>>,

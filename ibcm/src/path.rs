@@ -18,7 +18,8 @@ use crate::shared::Unavailable;
 
 /// A path to a peer, bound to the local port that it starts from.
 ///
-/// On RoCE it is made up of the addresses, as Linux does; in a [`sim::Subnet`](crate::sim::Subnet) it comes from the subnet's table.
+/// On RoCE it is made up of the addresses, as Linux does; in a [`sim::Subnet`](crate::sim::Subnet) it comes
+/// from the subnet's table.
 #[derive(Debug, Clone)]
 pub struct Path {
     port: Port,
@@ -83,8 +84,8 @@ impl fmt::Display for Path {
     }
 }
 
-/// Which path to find: a builder that is itself the future of the [`Path`], or of the [`ServicePath`] once a service is
-/// named.
+/// Which path to find: a builder that is itself the future of the [`Path`], or of the [`ServicePath`] once a
+/// service is named.
 ///
 /// ```
 /// # use ibcm::{Hca, Mtu, ServiceId};
@@ -282,8 +283,8 @@ const fn same_family(a: Gid, b: Gid) -> bool {
     a.to_ip().is_ipv4() == b.to_ip().is_ipv4()
 }
 
-/// The RoCE v2 address of the port that fits `dgid` best: of the same family, the one that the system's own route to it
-/// starts from, else the first that is link-local if that one is.
+/// The RoCE v2 address of the port that fits `dgid` best: of the same family, the one that the system's own
+/// route to it starts from, else the first that is link-local if that one is.
 fn source(port: &LocalPort, dgid: Gid) -> Option<Gid> {
     let fits = |entry: &&GidEntry| entry.kind == GidKind::RoceV2 && same_family(entry.gid, dgid);
     let mut fitting = port.gids.iter().filter(fits).map(|entry| entry.gid);

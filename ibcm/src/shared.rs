@@ -268,7 +268,8 @@ impl Engine {
         slot
     }
 
-    /// A source port for a connection addressed by IP: it only has to differ from those of the connections beside it.
+    /// A source port for a connection addressed by IP: it only has to differ from those of the connections
+    /// beside it.
     pub(crate) fn source_port(&mut self) -> u16 {
         let port = self.next_source_port;
         self.next_source_port = if port == u16::MAX { FIRST_DYNAMIC_PORT } else { port + 1 };

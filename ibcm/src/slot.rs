@@ -13,7 +13,8 @@ use crate::shared::Shared;
 use crate::sync::lock;
 use ibwire::{Qpn, RejReason};
 
-/// One connection of the engine, from the request to the end of TimeWait: what happened to it, its queues, and who waits.
+/// One connection of the engine, from the request to the end of TimeWait: what happened to it, its queues, and
+/// who waits.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) handle: ConnHandle,
@@ -58,7 +59,8 @@ impl Slot {
         Arc::new(Self { handle, parked: parked.unwrap_or_default(), span, state })
     }
 
-    /// Looks at the state or changes it, then tells others what the completions that were seen meanwhile mean to them.
+    /// Looks at the state or changes it, then tells others what the completions that were seen meanwhile mean
+    /// to them.
     pub(crate) fn with<R>(&self, shared: &Shared, f: impl FnOnce(&mut SlotState) -> R) -> R {
         let mut state = lock(&self.state);
         let result = f(&mut state);
@@ -159,7 +161,8 @@ impl Slot {
         });
     }
 
-    /// Nothing of the connection is on the wire any more: lets go of the queue pair. What was received stays readable.
+    /// Nothing of the connection is on the wire any more: lets go of the queue pair. What was received stays
+    /// readable.
     pub(crate) fn release(&self, shared: &Shared) {
         let device_side = self.with(shared, |state| {
             state.end.get_or_insert(End::Closed);

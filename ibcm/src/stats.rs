@@ -2,7 +2,8 @@
 
 use crate::data::Counters;
 
-/// The counters of an HCA at one moment: those of the connection manager, of the data of its connections, and of its device.
+/// The counters of an HCA at one moment: those of the connection manager, of the data of its connections, and
+/// of its device.
 ///
 /// ```
 /// # use ibcm::Hca;

@@ -26,8 +26,8 @@ const MOST_RETRIES: u8 = 15;
 impl Timing {
     /// Derives what is not given. A packet is under way for `life_time` at most.
     ///
-    /// The response timeout is the longest with which eight REQs fit the deadline, the retries are as many as fit, and
-    /// this side promises to answer the REP within one period of the REQ.
+    /// The response timeout is the longest with which eight REQs fit the deadline, the retries are as many as
+    /// fit, and this side promises to answer the REP within one period of the REQ.
     pub(crate) fn derive(
         deadline: Duration,
         life_time: TimeCode,

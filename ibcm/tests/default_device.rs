@@ -1,5 +1,5 @@
-//! Which device is meant when none is named. `IBCM_DEVICE` is read by the process, so each case runs in one of its own:
-//! the test starts itself once more.
+//! Which device is meant when none is named. `IBCM_DEVICE` is read by the process, so each case runs in one of
+//! its own: the test starts itself once more.
 
 mod common;
 

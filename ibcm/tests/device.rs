@@ -28,7 +28,8 @@ async fn cm_t85_removal() -> Result {
     net.quiet().await
 }
 
-/// More sends than the queue takes, and then it takes none at all: those that wait behind the first are told too.
+/// More sends than the queue takes, and then it takes none at all: those that wait behind the first are told
+/// too.
 #[tokio::test(start_paused = true)]
 async fn removal_while_sends_wait_in_line() -> Result {
     let net = Net::new(1).await?;

@@ -88,7 +88,8 @@ async fn builders_that_were_never_polled() -> Result {
     net.quiet().await
 }
 
-/// Drops a send at each of its polls: the message goes out whole or not at all, and those behind it are not held up.
+/// Drops a send at each of its polls: the message goes out whole or not at all, and those behind it are not
+/// held up.
 #[tokio::test(start_paused = true)]
 async fn sending() -> Result {
     for polls in 0..6 {

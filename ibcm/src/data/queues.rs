@@ -18,10 +18,11 @@ pub(super) const RECV_ID: u64 = u64::MAX;
 /// Completions taken from the device at once.
 const BATCH: usize = 64;
 
-/// The queue pair of one connection, the work that is posted to it and what has completed and was not fetched yet.
+/// The queue pair of one connection, the work that is posted to it and what has completed and was not fetched
+/// yet.
 ///
-/// Any task that waits polls the completion queue and sorts what it finds for all, so none depends on another one
-/// being polled. Used under the connection's mutex; buffers that nobody wants any more are collected for
+/// Any task that waits polls the completion queue and sorts what it finds for all, so none depends on another
+/// one being polled. Used under the connection's mutex; buffers that nobody wants any more are collected for
 /// [`Queues::take_unwanted`], because dropping them runs code of their homes.
 #[derive(Debug)]
 pub(crate) struct Queues {
@@ -33,8 +34,8 @@ pub(crate) struct Queues {
     /// How many of `sends` the device holds.
     outstanding: u32,
     depth: u32,
-    /// Who waits for a place in the send queue, in order. The first one is woken by completions; the others when they
-    /// are the first.
+    /// Who waits for a place in the send queue, in order. The first one is woken by completions; the others
+    /// when they are the first.
     line: VecDeque<InLine>,
     next_in_line: u64,
     copies: Copies,

@@ -15,8 +15,9 @@ use crate::sync::lock;
 
 /// The home of a connection's receive buffers.
 ///
-/// A buffer may be dropped anywhere, even by a device under its own locks, so coming home only puts it on the list.
-/// `recv` posts what is on the list; when few are left posted the driver is asked to, because nobody may be in `recv`.
+/// A buffer may be dropped anywhere, even by a device under its own locks, so coming home only puts it on the
+/// list. `recv` posts what is on the list; when few are left posted the driver is asked to, because nobody may
+/// be in `recv`.
 pub(crate) struct RecvPool {
     returned: Mutex<VecDeque<RecvWr>>,
     /// Receives that the device holds, as far as their completions have been seen.

@@ -25,7 +25,8 @@ struct Stock {
 const MAX_BYTES: usize = 32 << 20;
 
 impl Spares {
-    /// Keeps a buffer that the HCA's device has made, if there is room. It has no home, and its whole capacity is free.
+    /// Keeps a buffer that the HCA's device has made, if there is room. It has no home, and its whole capacity
+    /// is free.
     pub(crate) fn keep(&self, buf: Buf) {
         let len = buf.capacity();
         let mut stock = lock(&self.stock);

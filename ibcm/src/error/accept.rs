@@ -8,7 +8,8 @@ use ibdev::DeviceError;
 use super::{QpStep, device_io_kind};
 use crate::proto::{Invalid, Rejection};
 
-/// Why [`IncomingRequest::accept`](crate::IncomingRequest::accept) failed. It concerns that one peer; the listener goes on.
+/// Why [`IncomingRequest::accept`](crate::IncomingRequest::accept) failed. It concerns that one peer; the
+/// listener goes on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcceptError {

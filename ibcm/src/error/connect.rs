@@ -10,7 +10,8 @@ use ibwire::RejReason;
 use super::{OpenError, QueryError, device_io_kind};
 use crate::proto::{Invalid, Rejection};
 
-/// Why [`Connection::connect`](crate::Connection::connect) failed. Groups: the peer said no, nobody answered, this side could not.
+/// Why [`Connection::connect`](crate::Connection::connect) failed. Groups: the peer said no, nobody answered,
+/// this side could not.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -106,8 +107,8 @@ impl fmt::Display for QpStep {
 }
 
 impl ConnectError {
-    /// Whether the same call may succeed later: nobody answered, the peer was short of something or still holds an old
-    /// connection, or the port was down.
+    /// Whether the same call may succeed later: nobody answered, the peer was short of something or still holds
+    /// an old connection, or the port was down.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Rejected(no) => {

@@ -14,7 +14,8 @@ use crate::proto::Invalid;
 pub struct OpError {
     /// Why.
     pub cause: OpCause,
-    /// The buffer that was given; none if the operation copies, or if its QP was destroyed with the buffer in it.
+    /// The buffer that was given; none if the operation copies, or if its QP was destroyed with the buffer in
+    /// it.
     pub buf: Option<Buf>,
 }
 

@@ -4,7 +4,8 @@ use std::io;
 
 use ibdev::Status;
 
-/// Why [`Connection::recv`](crate::Connection::recv) failed. A peer that disconnects is not an error: that is `Ok(None)`.
+/// Why [`Connection::recv`](crate::Connection::recv) failed. A peer that disconnects is not an error: that is
+/// `Ok(None)`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecvError {
