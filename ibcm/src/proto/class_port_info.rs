@@ -4,6 +4,8 @@ use ibdev::MAD_LEN;
 use ibwire::TimeCode;
 use ibwire::mad::{AttributeId, ClassPortInfo, MadHeader, MadStatus, Method};
 
+use super::message::CLASS_VERSION;
+
 /// The class supports reliable connections.
 const RC_CAPABLE: u16 = 0x0200;
 
@@ -30,7 +32,7 @@ pub(super) fn answer(mad: &[u8; MAD_LEN]) -> Option<[u8; MAD_LEN]> {
         payload.fill(0);
         let info = ClassPortInfo {
             base_version: MadHeader::BASE_VERSION,
-            class_version: 2,
+            class_version: CLASS_VERSION,
             capability_mask: RC_CAPABLE,
             resp_time: TimeCode::truncate(RESPONSE_TIME),
             ..ClassPortInfo::default()

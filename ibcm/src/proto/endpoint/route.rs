@@ -9,12 +9,9 @@ use super::super::class_port_info;
 use super::super::connection::Connection;
 use super::super::ids::{RemoteKey, Source};
 use super::super::message::{
-    Ari, DecodeError, Drep, Dreq, Message, MessageId, Mra, Rej, RejectInfo, Rep, Rtu,
+    Ari, CLASS_VERSION, DecodeError, Drep, Dreq, Message, MessageId, Mra, Rej, RejectInfo, Rep, Rtu,
 };
 use super::Endpoint;
-
-/// The CM class version that we speak.
-const CLASS_VERSION: u8 = 2;
 
 impl Endpoint {
     pub(super) fn route(&mut self, now: Instant, from: &MadSource, mad: &[u8; MAD_LEN]) {

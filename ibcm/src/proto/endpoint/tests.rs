@@ -239,3 +239,15 @@ fn mras_may_be_as_long_as_they_like() {
     endpoint.connect(Instant::now(), connect()).unwrap();
     assert!(endpoint.poll_transmit(Instant::now()).is_some());
 }
+
+/// Neither an ID in use nor one that a remembered rejection names is given out.
+#[test]
+fn ids_that_are_taken_are_skipped() {
+    // The same seed, so the same IDs.
+    let (mut free, mut taken) = (endpoint(1), endpoint(1));
+    let [first, second, third] = [(); 3].map(|()| free.core.draw_id());
+    let (now, core) = (Instant::now(), &mut taken.core);
+    core.ids.insert_local_id(first, 0);
+    core.rejections.insert(now, now + Duration::from_secs(1), second, None, &[0; MAD_LEN]);
+    assert_eq!(core.draw_id(), third);
+}

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use ibdev::PortState;
 use ibwire::{CommId, Gid, PKey, PrivateData, Qpn, RejReason};
 
 use super::pair::*;
@@ -212,7 +211,7 @@ fn values_out_of_range() {
     assert_eq!(net.ep(A).connections(), 0);
 
     let mut port = net.hosts[A].address.port();
-    port.active = PortState::Down == PortState::Active;
+    port.active = false;
     net.ep(A).update_port(port);
     let now = net.now;
     assert_eq!(net.ep(A).connect(now, good), Err(ConnectError::PortDown(1)));
