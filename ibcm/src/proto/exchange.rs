@@ -43,6 +43,7 @@ impl Exchange {
     }
 
     /// Hands the message out; the answer is due at the returned instant.
+    #[inline]
     pub(super) fn transmit(&mut self, now: Instant) -> (OutgoingMad, Instant) {
         self.sent += 1;
         self.first_sent.get_or_insert(now);

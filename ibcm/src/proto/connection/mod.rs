@@ -227,6 +227,7 @@ impl Connection {
     }
 
     /// The queued message of the exchange, if there is still one; its timer starts.
+    #[inline]
     pub(super) fn transmit(&mut self, core: &mut Core, now: Instant) -> Option<OutgoingMad> {
         self.queued = false;
         let exchange = self.exchange.as_mut()?;
