@@ -1,0 +1,91 @@
+//! Two programs as users write them: a storage target that stops cleanly, and its client that tells refusals from
+//! silence.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Net, Result, SID};
+use ibcm::ConnectError::{Rejected, Unreachable};
+use ibcm::{Connection, Hca, IncomingRequest, Listener, Recv, RejReason, Reject, ServiceId};
+use tokio::sync::watch;
+
+async fn serve(request: IncomingRequest, depth: usize, mut stop: watch::Receiver<bool>) -> Result<()> {
+    let conn = request.accept().private_data(b"BD\x02").recv(Recv::buffers(depth, 8192)).await?;
+    loop {
+        let message = tokio::select! {
+            message = conn.recv() => message?,
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
+        let Some(command) = message else { return Ok(()) }; // a DREQ, after every message before it
+        conn.send(command.into_buf()).await?;
+    }
+    conn.disconnect().private_data(b"maintenance").await;
+    Ok(())
+}
+
+async fn target(hca: Hca, mut stop: watch::Receiver<bool>) -> Result<()> {
+    let listener = Listener::bind(SID).device(&hca).backlog(256).await?;
+    loop {
+        let request = tokio::select! {
+            request = listener.accept() => request?,
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
+        match *request.private_data() {
+            [b'B', b'D', 1..=2, depth, ..] if depth > 0 => {
+                tokio::spawn(serve(request, depth.into(), stop.clone()));
+            }
+            _ => request.reject(Reject::new(RejReason::CONSUMER).private_data(b"V\x02")),
+        }
+    }
+    listener.close().await;
+    _ = tokio::time::timeout(Duration::from_secs(10), hca.wait_idle()).await;
+    hca.close().await;
+    Ok(())
+}
+
+/// What the client makes of a target: one line.
+async fn ask(hca: &Hca, server: ibcm::Gid, sid: ServiceId, version: u8) -> Result<String> {
+    let path = hca.path_to(server).service_id(sid).await?;
+    let connect = Connection::connect(path).private_data(&[b'B', b'D', version, 0x20]);
+    Ok(match connect.deadline(Duration::from_secs(5)).await {
+        Ok(conn) => conn.disconnect().await.to_string(),
+        Err(Rejected(no)) => match (no.reason, &no.private_data[..2]) {
+            (RejReason::CONSUMER, [b'V', newest]) => format!("it speaks versions up to {newest}"),
+            (RejReason::INVALID_SERVICE_ID, _) => "nothing is served there".to_owned(),
+            _ => format!("{no}; it suggests {:?}", no.info),
+        },
+        Err(Unreachable { busy: true, waited, .. }) => format!("alive, undecided for {waited:?}"),
+        Err(Unreachable { sent, waited, .. }) => format!("{sent} REQs, silence for {waited:.1?}"),
+        Err(here) => return Err(here.into()),
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_storage_target_and_its_clients() -> Result {
+    let net = Net::new(1).await?;
+    let (stop, stopped) = watch::channel(false);
+    let target = tokio::spawn(target(net.server.clone(), stopped));
+    tokio::task::yield_now().await;
+    let server = net.server.gid();
+
+    assert_eq!(ask(&net.client, server, SID, 2).await?, "disconnected, the peer confirmed");
+    assert_eq!(ask(&net.client, server, SID, 3).await?, "it speaks versions up to 2");
+    assert_eq!(ask(&net.client, server, ServiceId::new(9), 2).await?, "nothing is served there");
+    net.net.partition(&["client"], &["server"]);
+    assert_eq!(ask(&net.client, server, SID, 2).await?, "9 REQs, silence for 5.0s");
+    net.net.heal();
+
+    // A client that is connected while the target is stopped.
+    let path = net.client.path_to(server).service_id(SID).await?;
+    let conn = Connection::connect(path).private_data(b"BD\x02\x20").await?;
+    assert_eq!(&conn.private_data()[..3], b"BD\x02");
+    conn.send_copy(b"read block 7").await?;
+    assert_eq!(&conn.recv().await?.ok_or("closed")?[..], b"read block 7");
+    stop.send(true)?;
+    assert!(conn.recv().await?.is_none());
+    assert_eq!(&conn.closed().await.private_data()[..11], b"maintenance");
+    drop(conn);
+    target.await??;
+    net.quiet().await
+}
