@@ -8,7 +8,7 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::pair::*;
 use crate::proto::message::{Attribute as Id, Dreq, MessageId, Rej, RejectInfo};
-use crate::proto::{Config, Event, Reject, State};
+use crate::proto::{Config, Event, Listen, Reject, State};
 
 /// C knows the IDs of A's and P's connection. Whatever it does with them, the connection is untouched.
 #[test]
@@ -100,7 +100,7 @@ fn foreign_source_is_no_restarted_peer() {
 fn foreign_reply_is_not_stale() {
     let mut net = Net::roce(3);
     let Established { a: old, rep: old_rep, .. } = net.established();
-    net.listen(C, crate::proto::Listen::new(SERVICE));
+    net.listen(C, Listen::new(SERVICE));
     let connect = net.connect_to(A, C);
     let a = net.connect_with(A, connect);
     net.pass(Id::REQ);
@@ -142,7 +142,7 @@ fn claimed_address_is_no_source() {
     net.request(P);
     net.assert_silent();
 
-    net.listen(A, crate::proto::Listen::new(SERVICE));
+    net.listen(A, Listen::new(SERVICE));
     let connect = net.connect_to(P, A);
     let conn = net.connect_with(P, connect);
     net.pass(Id::REQ);
@@ -369,6 +369,100 @@ fn noise() {
         let left = net.ep(host).connections();
         assert_eq!(left, net.ep(host).count(State::Established) + undecided(&mut net, host));
     }
+}
+
+/// C knows everything about A and P but their addresses: IDs, GUIDs, queue pairs. No connection of theirs, in whatever
+/// state, takes notice of anything it sends. (In ReqSent an ID is all that a REP needs.)
+#[test]
+fn noise_of_a_stranger() {
+    let mut rng = ChaCha8Rng::seed_from_u64(11);
+    let mut net = Net::roce(3);
+    let disconnected = net.disconnected();
+    let dreq_sent = net.established();
+    net.disconnect(A, dreq_sent.a);
+    net.take_only(Id::DREQ);
+    let established = net.established();
+    let rep_rcvd = net.replied().0;
+    let requested = net.requested();
+    let (readied, _) = net.readied();
+    let rtu = net.take_only(Id::RTU);
+    let conns = [
+        (A, disconnected.a),
+        (P, disconnected.p),
+        (A, dreq_sent.a),
+        (P, dreq_sent.p),
+        (A, established.a),
+        (P, established.p),
+        (A, rep_rcvd.a),
+        (P, rep_rcvd.p),
+        (P, requested.p),
+        (A, readied.a),
+        (P, readied.p),
+    ];
+    let seen = |net: &Net| conns.map(|(host, conn)| net.hosts[host].ep.info(conn));
+    let before = seen(&net);
+
+    let ids: Vec<CommId> = before.iter().map(|info| info.unwrap().local_comm_id).collect();
+    let template = established.req.as_from(&net, C);
+    for _ in 0..20_000 {
+        let flight = template.patched(|mad| {
+            let attribute = rng.random_range(0x10..0x17u16);
+            mad[16..18].copy_from_slice(&attribute.to_be_bytes());
+            let payload = &mut mad[24..];
+            if attribute != Id::REQ.0 {
+                rng.fill(payload);
+                payload[4..8].copy_from_slice(&ids[rng.random_range(0..ids.len())].0.to_be_bytes());
+            }
+            payload[..4].copy_from_slice(&ids[rng.random_range(0..ids.len())].0.to_be_bytes());
+            let qpn = [0, 1, rng.random_range(0..32)];
+            match attribute {
+                0x10 => {
+                    if rng.random() {
+                        rng.fill(&mut payload[..4]);
+                    }
+                    payload[32..35].copy_from_slice(&qpn);
+                }
+                0x12 => {
+                    payload[10..12].copy_from_slice(&rng.random_range(1..36u16).to_be_bytes());
+                    payload[12..20].copy_from_slice(&net.hosts[A].address.guid.0.to_be_bytes());
+                }
+                0x13 => {
+                    payload[12..15].copy_from_slice(&qpn);
+                    payload[28..36].copy_from_slice(&net.hosts[P].address.guid.0.to_be_bytes());
+                }
+                0x15 => payload[8..11].copy_from_slice(&qpn),
+                _ => {}
+            }
+        });
+        let to = [A, P][rng.random_range(0..2)];
+        net.deliver(&Flight { to: Some(to), ..flight });
+        assert!(net.wire.drain(..).all(|answer| answer.to == Some(C)));
+        for host in [A, P] {
+            for event in net.events(host) {
+                assert!(!conns.contains(&(host, event.conn())), "{event:?}");
+            }
+        }
+    }
+    assert_eq!(seen(&net), before);
+
+    // Nor is A kept from what it does next.
+    net.deliver(&rtu);
+    net.assert_state(P, readied.p, State::Established);
+    let listener = net.hosts[P].listener.take().unwrap();
+    net.ep(P).unlisten(listener);
+    net.listen(P, Listen::new(SERVICE));
+    net.events(P);
+    let in_use: Vec<_> = before.iter().map(|info| info.unwrap().local_qpn).collect();
+    net.hosts[A].next_qpn = 0x100;
+    for _ in 0..31 {
+        let connect = net.connect_to(A, P);
+        if !in_use.contains(&connect.qpn) {
+            net.connect_with(A, connect);
+            net.pass(Id::REQ);
+            net.request(P);
+        }
+    }
+    net.assert_silent();
 }
 
 fn undecided(net: &mut Net, host: usize) -> usize {
