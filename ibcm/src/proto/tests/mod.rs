@@ -2,6 +2,7 @@
 //! a network that does to each MAD what the script says.
 
 mod active;
+mod capture;
 mod disconnect;
 mod fields;
 mod host;

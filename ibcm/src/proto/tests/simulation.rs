@@ -4,6 +4,7 @@
 //! comes once.
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use ibdev::MadSource;
@@ -12,6 +13,7 @@ use ibwire::{CommId, PrivateData, Qpn, RejReason, TimeCode};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt as _, SeedableRng as _};
 
+use super::capture;
 use super::monitor::Ending;
 use super::pair::*;
 use crate::proto::message::Message;
@@ -55,7 +57,7 @@ enum Move {
 /// A line of the log.
 #[derive(Debug)]
 enum Line {
-    Sent { from: usize, fate: &'static str, message: Message },
+    Sent { fate: &'static str, flight: Box<Flight> },
     Arrived { to: usize, message: Message },
     Told(usize, Event),
     Did(usize, Move, ConnHandle, bool),
@@ -108,8 +110,8 @@ impl Drop for Sim {
         eprintln!("seed {} fails; {:?}", self.seed, self.weather);
         for (at, line) in &self.log {
             match line {
-                Line::Sent { from, fate, message } => {
-                    eprintln!("{at:>12.3?} {from} {fate} {}", name(message));
+                Line::Sent { fate, flight } => {
+                    eprintln!("{at:>12.3?} {} {fate} {}", flight.from, name(&flight.message));
                 }
                 Line::Arrived { to, message } => eprintln!("{at:>12.3?}      {} > {to}", name(message)),
                 Line::Restarted(host) => eprintln!("{at:>12.3?} {host} restarts"),
@@ -121,6 +123,10 @@ impl Drop for Sim {
                     );
                 }
             }
+        }
+        match self.write_pcap() {
+            Ok(file) => eprintln!("the packets, lost ones too: {}", file.display()),
+            Err(error) => eprintln!("the packets could not be written: {error}"),
         }
     }
 }
@@ -216,6 +222,21 @@ impl Sim {
         self.agenda.push(std::cmp::Reverse((self.net.now + after, self.next_number, what)));
     }
 
+    /// All that was sent, for Wireshark.
+    fn write_pcap(&self) -> Result<PathBuf, pcap_file::PcapError> {
+        let file = std::env::temp_dir().join(format!("ibcm-engines-seed-{}.pcap", self.seed));
+        let sent = self.log.iter().filter_map(|(at, line)| match line {
+            Line::Sent { flight, .. } => Some((*at, &**flight)),
+            _ => None,
+        });
+        capture::write(
+            std::fs::File::create(&file).map_err(pcap_file::PcapError::IoError)?,
+            &self.net,
+            sent,
+        )?;
+        Ok(file)
+    }
+
     fn note(&mut self, line: Line) {
         self.log.push((self.net.now - self.start, line));
     }
@@ -232,7 +253,6 @@ impl Sim {
                 (false, true) => 2,
             };
             let fate = ["loses ", "sends ", "sends twice"][copies];
-            self.note(Line::Sent { from: flight.from, fate, message: flight.message.clone() });
             for _ in 0..copies {
                 let jitter = self.rng.random_range(0.0..=1.0);
                 let detour = if self.chance(0.05) { self.weather.detour } else { Duration::ZERO };
@@ -240,6 +260,7 @@ impl Sim {
                 self.in_flight.push((flight.to.unwrap(), flight.source, Box::new(*flight.bytes())));
                 self.schedule((self.weather.delay + detour).mul_f64(jitter), What::Arrive(number));
             }
+            self.note(Line::Sent { fate, flight: Box::new(flight) });
         }
         for host in [A, P] {
             for event in self.net.events(host) {
