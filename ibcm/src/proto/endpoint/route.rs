@@ -6,7 +6,7 @@ use ibdev::{MAD_LEN, MadSource};
 use ibwire::{CommId, Guid, PrivateData, Qpn, RejReason, TransactionId};
 
 use super::super::class_port_info;
-use super::super::connection::Connection;
+use super::super::connection::{Connection, State};
 use super::super::ids::{RemoteKey, Source};
 use super::super::message::{
     Ari, CLASS_VERSION, DecodeError, Drep, Dreq, Message, MessageId, Mra, Rej, RejectInfo, Rep, Rtu,
@@ -145,7 +145,9 @@ impl Endpoint {
     }
 
     fn handle_first_rep(&mut self, now: Instant, from: &MadSource, tid: TransactionId, slot: u32, rep: &Rep) {
-        if let Some(old) = self.find_by_remote_qpn(from, rep.local_ca_guid, rep.local_qpn) {
+        // One in TimeWait is no longer connected: how long its QP had to rest was for the peer to say.
+        let old = self.find_by_remote_qpn(from, rep.local_ca_guid, rep.local_qpn);
+        if let Some(old) = old.filter(|&old| self.conns[old as usize].state() != State::TimeWait) {
             let rej = rej_of_reply(rep, RejReason::STALE_CONNECTION);
             self.core.answer_with(from.reply(), tid, rej);
             self.core.warn(now, from, "replies with a queue pair that it has a connection on");
@@ -231,19 +233,28 @@ impl Endpoint {
         self.find_by_remote(from, key, |conn| conn.remote_guid() == guid && conn.remote_qpn() == qpn)
     }
 
+    /// One in TimeWait counts only if there is no other.
     fn find_by_remote(
         &mut self,
         from: &MadSource,
         key: RemoteKey,
         is_it: impl Fn(&Connection) -> bool,
     ) -> Option<u32> {
-        let stats = &mut self.core.stats;
-        self.core.ids.by_remote(key).find(|&slot| {
+        let mut resting = None;
+        for slot in self.core.ids.by_remote(key) {
             let conn = &self.conns[slot as usize];
-            let is_peer = is_it(conn) && conn.was_met_at(from);
-            stats.foreign_source += u64::from(is_it(conn) && !is_peer);
-            is_peer
-        })
+            if !is_it(conn) {
+                continue;
+            }
+            if !conn.was_met_at(from) {
+                self.core.stats.foreign_source += 1;
+            } else if conn.state() == State::TimeWait {
+                resting = Some(slot);
+            } else {
+                return Some(slot);
+            }
+        }
+        resting
     }
 }
 

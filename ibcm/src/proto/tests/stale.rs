@@ -437,3 +437,36 @@ fn stale_while_ending() {
     net.assert_state(P, p, State::DreqSent);
     net.no_event(P);
 }
+
+/// A server's QP may have rested long enough for the server and not yet for us. It is not connected any more, so a REP
+/// with it is good; and of the two connections with that QP the live one is meant.
+#[test]
+fn a_reply_may_name_a_queue_pair_in_time_wait() {
+    let mut net = Net::pair();
+    let Disconnected { a: old, p, .. } = net.disconnected();
+    let qpn = net.ep(P).info(p).unwrap().local_qpn;
+    let rest = net.ep(P).poll_timeout().unwrap() - net.now;
+    net.advance(rest);
+    net.assert_released(P, p);
+    net.assert_state(A, old, State::TimeWait);
+
+    let Handshake { a, p, .. } = net.requested();
+    net.accept_with(P, p, crate::proto::Accept::new(qpn));
+    net.pass(Id::REP);
+    net.reply(A, a);
+    net.ready(A, a, b"");
+    net.pass(Id::RTU);
+    net.assert_state(P, p, State::Established);
+    assert_eq!(net.ep(A).stats().stale, 0);
+
+    // The server restarts and uses it once more.
+    net.restart(P);
+    net.listen(A, Listen::new(SERVICE));
+    let mut connect = net.connect_to(P, A);
+    connect.qpn = qpn;
+    net.connect_with(P, connect);
+    net.pass(Id::REQ);
+    net.assert_state(A, old, State::TimeWait);
+    net.assert_state(A, a, State::DreqSent);
+    assert_eq!(net.ep(A).stats().stale, 1);
+}
