@@ -58,7 +58,6 @@ impl Rc {
 
     pub(super) fn ready_to_receive(&mut self, rtr: &Rtr, net: NetHeader, pkey: PKey, mtu: usize) {
         self.peer = Some(Peer { net, qpn: rtr.dest_qpn, pkey });
-        self.established = false;
         self.responder.start(rtr, mtu);
     }
 

@@ -72,7 +72,7 @@ impl Dut {
     ) -> Result<(), PostError> {
         let to = DatagramDest { av, qpn: Qpn::truncate(0x33), qkey: QKey(qkey) };
         let op = SendOp::Datagram { to, imm };
-        self.engine.post_send(self.qpn, &mut one(SendWr { op, ..send(9, len, None) }))
+        self.engine.post_send(self.qpn, &mut one(SendWr { op, solicited: true, ..send(9, len, None) }))
     }
 }
 
@@ -191,6 +191,7 @@ fn hca_t58_a_privileged_qkey_stands_for_the_qps_own() {
         let bth = packet.bth();
         assert_eq!((bth.dest_qp.get(), bth.psn.get(), bth.mig_req, bth.ack_req), (0x33, psn, true, false));
         assert_eq!((packet.payload().len(), bth.pad, egress.len), (5, 3, 28));
+        assert!(bth.solicited);
         assert_eq!((egress.port, egress.qpn), (1, dut.qpn));
         let route = egress.net.route.unwrap();
         assert_eq!((route.sgid, route.dgid), (gid("10.77.0.2"), gid("10.77.0.1")));

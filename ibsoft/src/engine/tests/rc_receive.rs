@@ -1,9 +1,14 @@
 //! The responder.
 
-use ibdev::PostError;
-use ibwire::Psn;
+use std::time::Instant;
 
+use ibdev::PostError;
+use ibdev::qp::QpType;
+use ibwire::packet::{Bth, Opcode};
+
+use super::super::QpCreate;
 use super::script::Dut;
+use super::*;
 
 #[test]
 fn hca_t05_packets_that_are_not_right_vanish() {
@@ -276,6 +281,39 @@ fn an_ack_names_the_newest_request_of_its_batch() {
 }
 
 #[test]
+fn a_nak_stands_for_the_ack_that_waits() {
+    Dut::new().receives(4, 4096).run(
+        "P >> SEND_ONLY 1000
+         P > SEND_ONLY 1002
+         D > NAK 0x60 1001 MSN=1
+         D : recv 0 SUCCESS len=16",
+    );
+}
+
+/// An acknowledgement would be taken for a broken response.
+#[test]
+fn duplicates_of_reads_and_atomics_are_not_acknowledged() {
+    Dut::new().run(
+        "P > RDMA_READ_REQUEST 999 len=0
+         P > COMPARE_SWAP 998 len=0
+         P > FETCH_ADD 997 len=0
+         P > RDMA_WRITE_ONLY 999 len=0
+         D > ACK 999 MSN=0
+         count drop_duplicate 4",
+    );
+}
+
+#[test]
+fn an_invalid_request_establishes_nothing() {
+    Dut::in_rtr(|_, _| {}).receives(1, 4096).run(
+        "P > SEND_MIDDLE 1000 len=1024
+         D > NAK 0x61 1000 MSN=0
+         D : recv 0 WR_FLUSH_ERR
+         D ! QpError",
+    );
+}
+
+#[test]
 fn hca_t30_wrong_state_or_source() {
     let mut dut = Dut::new().receives(2, 4096);
     dut.run(
@@ -291,4 +329,25 @@ fn hca_t30_wrong_state_or_source() {
          P > SEND_ONLY 1000
          count drop_state 2",
     );
+}
+
+#[test]
+fn on_infiniband_lids_tell_the_peer() {
+    let mut engine = engine(ib_port(8), 1);
+    let cq = engine.create_cq(8).unwrap();
+    let create = QpCreate { kind: QpType::Rc, send_cq: cq, recv_cq: cq, max_send_wr: 1, max_recv_wr: 1 };
+    let qpn = engine.create_qp(&create).unwrap();
+    let av = AddressVector { dlid: Lid(5), path_bits: 1, grh: None, ..roce_av("fe80::5") };
+    connect(&mut engine, qpn, rtr(av, Qpn::truncate(17), 1000), rts(5000));
+    engine.post_recv(qpn, &mut one(recv(1, 16))).unwrap();
+    let bth = Bth { pkey: PKey(0x8001), ..Bth::new(Opcode::RC_SEND_ONLY, qpn, Psn::truncate(1000)) };
+    let mut deliver = |slid, dlid, route| {
+        let net = NetHeader { slid: Lid(slid), dlid: Lid(dlid), sl: ServiceLevel::default(), route };
+        engine.handle_packet(Instant::now(), 1, &net, &bth.to_bytes());
+        (engine.counters().drop_address, engine.cq_len(cq))
+    };
+    assert_eq!(deliver(6, 9, None), (1, 0));
+    assert_eq!(deliver(5, 8, None), (2, 0));
+    assert_eq!(deliver(5, 9, roce_net("fe80::5", "fe80::1").route), (3, 0));
+    assert_eq!(deliver(5, 9, None), (3, 1));
 }

@@ -162,6 +162,44 @@ fn hca_t33_sequence_nak() {
 }
 
 #[test]
+fn progress_renews_all_patience() {
+    Dut::with(|_, rts| rts.retry_count = 1).run(&format!(
+        "{THREE}
+         wait 67.108864ms
+         D > SEND_ONLY 5000 A=1 len=16
+         D > SEND_ONLY 5001 A=1 len=16
+         D > SEND_ONLY 5002 A=1 len=16
+         P > NAK 0x60 5001
+         D : send 1 SUCCESS
+         D > SEND_ONLY 5001 A=1 len=16
+         D > SEND_ONLY 5002 A=1 len=16
+         P > NAK 0x60 5002
+         D : send 2 SUCCESS
+         D > SEND_ONLY 5002 A=1 len=16
+         wait 67.108864ms
+         D : send 3 RETRY_EXC_ERR
+         D ! QpError"
+    ));
+    Dut::with(|_, rts| rts.rnr_retry = 1).run(
+        "send 1
+         D > SEND_ONLY 5000 A=1 len=16
+         send 2
+         D > SEND_ONLY 5001 A=1 len=16
+         P > RNR 1 5000
+         wait 0.01ms
+         D > SEND_ONLY 5000 A=1 len=16
+         D > SEND_ONLY 5001 A=1 len=16
+         P > RNR 1 5001
+         D : send 1 SUCCESS
+         wait 0.01ms
+         D > SEND_ONLY 5001 A=1 len=16
+         P > RNR 1 5001
+         D : send 2 RNR_RETRY_EXC_ERR
+         D ! QpError",
+    );
+}
+
+#[test]
 fn an_ack_of_the_first_transmission_skips_the_second() {
     Dut::new().run(&format!(
         "{FIVE}
@@ -219,7 +257,8 @@ fn rnr_retries_are_counted_and_seven_is_for_ever() {
 #[test]
 fn hca_t37_fatal_naks() {
     for (syndrome, status) in [(0x61, "REM_INV_REQ_ERR"), (0x62, "REM_ACCESS_ERR"), (0x63, "REM_OP_ERR")] {
-        Dut::new().run(&format!(
+        let mut dut = Dut::new();
+        dut.run(&format!(
             "{THREE}
              P > NAK {syndrome:#x} 5001
              D : send 1 SUCCESS
@@ -227,6 +266,7 @@ fn hca_t37_fatal_naks() {
              D : send 3 WR_FLUSH_ERR
              D ! QpError"
         ));
+        assert_eq!(dut.engine.poll_timeout(), None);
     }
 }
 

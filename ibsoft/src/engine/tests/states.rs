@@ -57,6 +57,19 @@ fn a_reset_qp_begins_anew() {
     );
 }
 
+#[test]
+fn a_reset_qp_has_all_its_slots() {
+    let (mut engine, qpn) = setup(QpType::Rc);
+    let fill = |engine: &mut Engine| {
+        connect(engine, qpn, rtr(roce_av(P), P_QPN, 1000), rts(5000));
+        engine.post_recv(qpn, &mut (0..4).map(|id| recv(id, 1)).collect()).unwrap();
+        engine.post_send(qpn, &mut (0..4).map(|id| send(id, 1, None)).collect()).unwrap();
+    };
+    fill(&mut engine);
+    assert_eq!(engine.modify(qpn, Transition::Reset).unwrap().len(), 8);
+    fill(&mut engine);
+}
+
 fn setup(kind: QpType) -> (Engine, Qpn) {
     let mut engine = engine(roce_port(D), 3);
     let cq = engine.create_cq(8).unwrap();
@@ -255,6 +268,41 @@ fn qps_are_found_by_number_whatever_comes_and_goes() {
     for qpn in qpns {
         engine.modify(qpn, Transition::Init(INIT)).unwrap();
     }
+}
+
+#[test]
+fn ports_are_apart() {
+    let ports = vec![roce_port(D), roce_port(D)];
+    let mut engine = Engine::new(Config::new(DeviceAttr::new("soft", Guid(1), 2), ports, [1; 32]));
+    let cq = engine.create_cq(8).unwrap();
+    let create = QpCreate { kind: QpType::Rc, send_cq: cq, recv_cq: cq, max_send_wr: 2, max_recv_wr: 2 };
+    let [first, second] = [1, 2].map(|port| {
+        let qpn = engine.create_qp(&create).unwrap();
+        let init = Init { port, ..INIT };
+        let rtr = rtr(AddressVector { port, ..roce_av(P) }, P_QPN, 1000);
+        for transition in [Transition::Init(init), Transition::Rtr(rtr), Transition::Rts(rts(5000))] {
+            engine.modify(qpn, transition).unwrap();
+        }
+        engine.post_recv(qpn, &mut one(recv(1, 16))).unwrap();
+        engine.post_send(qpn, &mut one(send(1, 16, None))).unwrap();
+        qpn
+    });
+
+    // A packet for a QP of the other port.
+    let now = Instant::now();
+    let request = ibwire::packet::Bth::new(ibwire::packet::Opcode::RC_SEND_ONLY, first, Psn::truncate(1000));
+    engine.handle_packet(now, 2, &roce_net(P, D), &request.to_bytes());
+    assert_eq!((engine.counters().drop_address, engine.cq_len(cq)), (1, 0));
+    engine.handle_packet(now, 1, &roce_net(P, D), &request.to_bytes());
+    assert_eq!((engine.counters().drop_address, engine.cq_len(cq)), (1, 1));
+
+    // What the port that is down does not send leaves no bytes behind.
+    let attr = *engine.port(1).unwrap();
+    engine.set_port(PortAttr { state: PortState::Down, ..attr });
+    let mut out = Vec::new();
+    let egress = engine.poll_transmit(now, &mut out).unwrap();
+    assert_eq!((egress.qpn, egress.port, egress.len), (second, 2, out.len()));
+    assert_eq!((engine.poll_transmit(now, &mut out), out.len()), (None, egress.len));
 }
 
 #[test]
