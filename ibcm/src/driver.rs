@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use ibdev::{AgentSpec, Device, DeviceError, DeviceEvent, MadAgent, OutgoingMad, ReceivedMad};
+use ibwire::mad::{Method, MgmtClass};
 use tokio::time::Sleep;
 
 use crate::clock::now;
@@ -57,12 +58,14 @@ struct Routed {
 }
 
 /// The methods that a CM agent takes: Get, Set, Send.
-const METHODS: &[u8] = &[0x01, 0x02, 0x03];
+const METHODS: &[Method] = &[Method::GET, Method::SET, Method::SEND];
 
 /// Opens the CM agent of each port of `device`, in their order.
 pub(crate) fn open_agents(device: &dyn Device) -> Result<Vec<Box<dyn MadAgent>>, DeviceError> {
     (1..=device.attr().ports)
-        .map(|port| device.open_agent(AgentSpec { port, class: 0x07, class_version: 2, methods: METHODS }))
+        .map(|port| {
+            device.open_agent(AgentSpec { port, class: MgmtClass::CM, class_version: 2, methods: METHODS })
+        })
         .collect()
 }
 

@@ -3,12 +3,11 @@
 use std::fmt;
 use std::task::{Context, Poll};
 
+pub use ibwire::mad::MAD_LEN;
+use ibwire::mad::{Method, MgmtClass};
 use ibwire::{Lid, QKey, Qpn, ServiceLevel};
 
 use crate::{AddressVector, DeviceError, GlobalRoute};
-
-/// Length of a MAD in bytes.
-pub const MAD_LEN: usize = 256;
 
 /// What an agent wants to receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,12 +15,12 @@ pub struct AgentSpec {
     /// The port, from 1.
     pub port: u8,
     /// Management class.
-    pub class: u8,
+    pub class: MgmtClass,
     /// Class version that the agent speaks. MADs of other versions reach it too where the device can tell them
     /// apart by class alone (umad delivers its own version only).
     pub class_version: u8,
     /// Methods of unsolicited MADs for this agent; responses to what it sent always reach it.
-    pub methods: &'static [u8],
+    pub methods: &'static [Method],
 }
 
 /// Where a MAD goes.

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 
 use ibdev::{AgentSpec, GlobalRoute, MAD_LEN, MadSource, OutgoingMad, ReceivedMad};
+use ibwire::mad::Method;
 use ibwire::{FlowLabel, Gid, Lid, Qpn, ServiceLevel};
 use rustix::io::Errno;
 use rustix::ioctl::{NoArg, Opcode, Updater, ioctl, opcode};
@@ -41,12 +42,17 @@ const _: () = assert!(size_of::<Registration>() == 40);
 /// agent of the port holds.
 pub(super) fn register(file: &File, spec: &AgentSpec) -> Result<u32, Errno> {
     let mut methods = [0; 2];
-    for method in spec.methods {
+    for Method(method) in spec.methods {
         methods[usize::from(method / 64 % 2)] |= 1 << (method % 64);
     }
     request(
         file,
-        Registration { class: spec.class, class_version: spec.class_version, methods, ..Default::default() },
+        Registration {
+            class: spec.class.0,
+            class_version: spec.class_version,
+            methods,
+            ..Default::default()
+        },
     )
 }
 

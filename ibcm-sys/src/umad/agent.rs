@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use ibdev::{AgentSpec, DeviceError, MadAgent, OutgoingMad, ReceivedMad};
+use ibwire::mad::MgmtClass;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
@@ -38,7 +39,7 @@ impl UmadAgent {
             OpenOptions::new().read(true).write(true).custom_flags(nonblock).open(&path).map_err(opening)?;
         abi::register(&file, spec).map_err(|errno| match errno {
             Errno::INVAL => DeviceError::InUse {
-                what: if spec.class == 7 { "management class 7 (CM)" } else { "the management class" },
+                what: if spec.class == MgmtClass::CM { "management class 7 (CM)" } else { "the management class" },
                 holder: "a kernel module, ib_cm for class 7 (unload rdma_ucm, rdma_cm, ib_ipoib and ib_cm), or another program",
             },
             errno => DeviceError::os("register a MAD agent", errno.into()),

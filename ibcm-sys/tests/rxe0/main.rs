@@ -21,9 +21,10 @@ use ibdev::{
     DeviceEvent, GidKind, GlobalRoute, LinkLayer, MAD_LEN, MadAddr, MadAgent, OutgoingMad, PortState,
     PostError, QueuePair, ReceivedMad, RecvWr, SendOp, SendWr, Status,
 };
+use ibwire::mad::{Method, MgmtClass};
 use ibwire::{FlowLabel, Gid, Lid, Mtu, PKey, Psn, QKey, Qpn, Rate, RnrTimer, ServiceLevel, TimeCode};
 
-const CM: AgentSpec = AgentSpec { port: 1, class: 7, class_version: 2, methods: &[3] };
+const CM: AgentSpec = AgentSpec { port: 1, class: MgmtClass::CM, class_version: 2, methods: &[Method::SEND] };
 const HERE: &str = "10.77.0.1";
 const PATIENCE: Duration = Duration::from_secs(20);
 

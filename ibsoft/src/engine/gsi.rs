@@ -53,8 +53,8 @@ impl Agent {
     /// Whether a MAD with this header that came in on `port` is for this agent.
     fn takes(&self, port: u8, header: &MadHeader) -> bool {
         let spec = &self.spec;
-        (spec.port, spec.class) == (port, header.class.0)
-            && (header.method.is_response() || spec.methods.contains(&header.method.0))
+        (spec.port, spec.class) == (port, header.class)
+            && (header.method.is_response() || spec.methods.contains(&header.method))
     }
 }
 

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use ibdev::{AddressVector, AgentSpec, Device, GlobalRoute, MAD_LEN, MadAddr, OutgoingMad};
 use ibwire::icrc::{Icrc, Ipv4Pseudo};
+use ibwire::mad::{Method, MgmtClass};
 use ibwire::packet::{Bth, Opcode, TransportPacket};
 use ibwire::{Gid, Psn, Qpn, ServiceLevel};
 
@@ -165,7 +166,9 @@ async fn a_full_socket_delays_packets() {
     let core = Arc::new(Core::new(Engine::new(config), Box::new(link), Instant::now()));
     tokio::spawn(task::run(Arc::downgrade(&core), Arc::downgrade(&io)));
     let device = SoftDevice(core);
-    let agent = device.open_agent(AgentSpec { port: 1, class: 7, class_version: 2, methods: &[3] }).unwrap();
+    let agent = device
+        .open_agent(AgentSpec { port: 1, class: MgmtClass::CM, class_version: 2, methods: &[Method::SEND] })
+        .unwrap();
     // The task rests.
     tokio::task::yield_now().await;
 

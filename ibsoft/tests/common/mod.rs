@@ -12,6 +12,7 @@ use ibdev::{
     MadAddr, MadAgent, OutgoingMad, QueuePair, ReceivedMad, RecvWr, SendOp, SendWr,
 };
 use ibsoft::SoftDevice;
+use ibwire::mad::{Method, MgmtClass};
 use ibwire::{Gid, Mtu, Psn, QKey, Qpn, RnrTimer, TimeCode};
 
 /// A device with one CQ and one RC QP.
@@ -181,7 +182,8 @@ pub(crate) async fn exchange(a: &End, b: &End, rounds: u64) {
     }
 }
 
-pub(crate) const CM: AgentSpec = AgentSpec { port: 1, class: 7, class_version: 2, methods: &[3] };
+pub(crate) const CM: AgentSpec =
+    AgentSpec { port: 1, class: MgmtClass::CM, class_version: 2, methods: &[Method::SEND] };
 
 /// A MAD that an agent of class 7 takes, with a number in it.
 pub(crate) fn mad(number: u64) -> [u8; MAD_LEN] {

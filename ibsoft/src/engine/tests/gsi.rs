@@ -3,14 +3,16 @@
 use std::time::Instant;
 
 use ibdev::{AgentSpec, DeviceError, MAD_LEN, MadAddr, OutgoingMad, ReceivedMad};
+use ibwire::mad::{Method, MgmtClass};
 use ibwire::packet::{Bth, Deth, Opcode, TransportPacket};
 
 use super::super::{AgentId, EngineEvent};
 use super::*;
 
-const CM: u8 = 7;
-const SA: u8 = 3;
-const SPEC: AgentSpec = AgentSpec { port: 1, class: CM, class_version: 2, methods: &[3] };
+const CM: u8 = MgmtClass::CM.0;
+const SA: u8 = MgmtClass::SA.0;
+const SPEC: AgentSpec =
+    AgentSpec { port: 1, class: MgmtClass::CM, class_version: 2, methods: &[Method::SEND] };
 
 fn mad(class: u8, method: u8) -> [u8; MAD_LEN] {
     let mut mad = [0xee; MAD_LEN];
@@ -44,7 +46,7 @@ fn receive(engine: &mut Engine, agent: AgentId) -> Vec<ReceivedMad> {
 fn mads_reach_the_agent_of_their_class() {
     let mut engine = engine(roce_port("10.77.0.2"), 1);
     let cm = engine.open_agent(SPEC).unwrap();
-    let sa = engine.open_agent(AgentSpec { class: SA, methods: &[], ..SPEC }).unwrap();
+    let sa = engine.open_agent(AgentSpec { class: MgmtClass::SA, methods: &[], ..SPEC }).unwrap();
     assert!(matches!(engine.open_agent(SPEC), Err(DeviceError::InUse { .. })));
     assert!(matches!(engine.open_agent(AgentSpec { port: 2, ..SPEC }), Err(DeviceError::Limit { .. })));
 
@@ -73,6 +75,20 @@ fn mads_reach_the_agent_of_their_class() {
     deliver(&mut engine, &packet(|_, _| {}, &mad(CM, 3)));
     assert_eq!(engine.counters().drop_mad_no_agent, 3);
     assert_ne!(engine.open_agent(SPEC).unwrap(), cm);
+}
+
+#[test]
+fn each_port_has_its_own_agents() {
+    let ports = vec![roce_port("10.77.0.2"), roce_port("10.77.0.2")];
+    let mut engine = Engine::new(Config::new(DeviceAttr::new("soft", Guid(1), 2), ports, [1; 32]));
+    let agents = [1, 2].map(|port| engine.open_agent(AgentSpec { port, ..SPEC }).unwrap());
+    let net = roce_net("10.77.0.1", "10.77.0.2");
+    engine.handle_packet(Instant::now(), 2, &net, &packet(|_, _| {}, &mad(CM, 3)));
+    assert_eq!(agents.map(|agent| engine.mad_len(agent)), [0, 1]);
+    // The address is of port 1.
+    engine.send_mads(agents[1], &mut one(outgoing("10.77.0.1")));
+    assert_eq!(engine.counters().drop_mad_unroutable, 1);
+    assert_eq!(engine.poll_transmit(Instant::now(), &mut Vec::new()), None);
 }
 
 #[test]
