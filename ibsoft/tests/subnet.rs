@@ -214,6 +214,30 @@ async fn a_removed_device_flushes_and_answers_gone() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn whoever_waits_hears_that_the_device_is_gone() {
+    let net = star(1).await;
+    let device = net.device("a");
+    let agent = device.open_agent(CM).unwrap();
+    let cq = device.create_cq(1).await.unwrap();
+    let reader = tokio::spawn(async move { event(&device).await });
+    let received =
+        tokio::spawn(async move { std::future::poll_fn(|cx| agent.poll_recv(cx, &mut Vec::new(), 1)).await });
+    let notified = Arc::new(Mutex::new(0));
+    let count = notified.clone();
+    let completed = tokio::spawn(std::future::poll_fn(move |cx| {
+        *count.lock().unwrap() += 1;
+        cq.poll_notified(cx)
+    }));
+    tokio::task::yield_now().await;
+    net.remove("a");
+    assert_eq!(soon(reader).await.unwrap(), DeviceEvent::Gone);
+    assert!(matches!(soon(received).await.unwrap(), Err(DeviceError::Gone)));
+    // Nothing completes, but who waits for completions gets to look.
+    assert_eq!(*notified.lock().unwrap(), 2);
+    completed.abort();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_dropped_subnet_takes_its_devices_away() {
     let net = star(1).await;
     let (a, b) = connected(&net, Options::default()).await;

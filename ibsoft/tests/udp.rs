@@ -106,6 +106,10 @@ async fn a_peer_that_is_gone_ends_the_connection() {
     let options = Options { timeout: 10, retry_count: 2, ..Options::default() };
     let (a, b) = pair(device(5, 1), device(5, 2), options).await;
     drop(b);
+    // The I/O task rests: what is posted now has to wake it for the ack timeout.
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
     a.post_send(1, b"nobody there", None);
     assert_eq!(soon(a.completions(1)).await[0].status, Status::RETRY_EXC_ERR);
 }
