@@ -1,13 +1,12 @@
 //! What all handles of a device share: the engine and its link behind one mutex.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use ibdev::qp::Transition;
 use ibdev::{DeviceAttr, DeviceError, DeviceEvent};
-use ibwire::{Gid, PathRecord, Qpn};
+use ibwire::{Gid, PathRecord};
 
 use super::waiters::{Waiters, Wakes};
 use crate::engine::Engine;
@@ -45,8 +44,6 @@ pub(super) struct State {
     pub(super) engine: Engine,
     pub(super) link: Box<dyn Link>,
     pub(super) waiters: Waiters,
-    /// The QPs that exist.
-    pub(super) qps: BTreeSet<Qpn>,
     pub(super) gone: bool,
     /// The latest time that the engine was given.
     latest: Instant,
@@ -59,7 +56,7 @@ impl State {
             self.link.flush(&mut self.engine, now);
         }
         while let Some(event) = self.engine.poll_event() {
-            self.waiters.event(event, &self.qps);
+            self.waiters.event(event, &self.engine);
         }
         self.waiters.take_woken(&self.engine)
     }
@@ -67,14 +64,7 @@ impl State {
 
 impl Core {
     pub(crate) fn new(engine: Engine, link: Box<dyn Link>, now: Instant) -> Self {
-        let state = State {
-            engine,
-            link,
-            waiters: Waiters::default(),
-            qps: BTreeSet::new(),
-            gone: false,
-            latest: now,
-        };
+        let state = State { engine, link, waiters: Waiters::default(), gone: false, latest: now };
         Self { attr: state.engine.device().clone(), state: Mutex::new(state), probes: Mutex::new(Vec::new()) }
     }
 
@@ -120,15 +110,15 @@ impl Core {
             if state.gone {
                 return;
             }
-            for qpn in &state.qps {
+            for qpn in state.engine.qpns() {
                 // A QP in RESET has no work to flush.
-                _ = state.engine.modify(*qpn, Transition::Error);
+                _ = state.engine.modify(qpn, Transition::Error);
             }
             while let Some(event) = state.engine.poll_event() {
-                state.waiters.event(event, &state.qps);
+                state.waiters.event(event, &state.engine);
             }
             state.gone = true;
-            state.waiters.device_event(DeviceEvent::Gone, &state.qps);
+            state.waiters.device_event(DeviceEvent::Gone, &state.engine);
             state.waiters.wake_all();
         });
     }
@@ -146,12 +136,12 @@ impl Core {
         let mut held = Vec::new();
         {
             let mut state = self.lock();
-            let State { engine, qps, gone, .. } = &mut *state;
+            let State { engine, gone, .. } = &mut *state;
             if *gone {
                 return held;
             }
-            held.extend(qps.iter().map(|qpn| {
-                let (sends, receives) = engine.outstanding(*qpn).unwrap_or_default();
+            held.extend(engine.qpns().into_iter().map(|qpn| {
+                let (sends, receives) = engine.outstanding(qpn).unwrap_or_default();
                 let what = format!("{name}: QP {qpn} with {sends} sends and {receives} receives posted");
                 Held { what, ends: false }
             }));

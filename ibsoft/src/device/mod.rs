@@ -122,11 +122,7 @@ impl Device for SoftDevice {
             max_send_wr: spec.max_send_wr,
             max_recv_wr: spec.max_recv_wr,
         };
-        let qpn = self.0.with_live(|state| {
-            let qpn = state.engine.create_qp(&create)?;
-            state.qps.insert(qpn);
-            Ok::<_, DeviceError>(qpn)
-        })??;
+        let qpn = self.0.with_live(|state| state.engine.create_qp(&create))??;
         Ok(Arc::new(SoftQp { core: self.0.clone(), qpn, _cqs: [spec.send_cq, spec.recv_cq] }))
     }
 

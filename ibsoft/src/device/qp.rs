@@ -41,10 +41,7 @@ impl QueuePair for SoftQp {
 
 impl Drop for SoftQp {
     fn drop(&mut self) {
-        let homeless = self.core.with(|state| {
-            state.qps.remove(&self.qpn);
-            state.engine.destroy_qp(self.qpn)
-        });
+        let homeless = self.core.with(|state| state.engine.destroy_qp(self.qpn));
         // Not under the mutex: a buffer's home may post it again.
         drop(homeless);
     }

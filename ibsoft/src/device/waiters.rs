@@ -1,11 +1,10 @@
 //! Who waits for what.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::task::{Context, Waker};
 
 use ibdev::DeviceEvent;
-use ibwire::Qpn;
 
 use crate::engine::{AgentId, CqId, Engine, EngineEvent};
 
@@ -72,26 +71,26 @@ impl Waiters {
         }
     }
 
-    /// Takes an engine's event. `qps` are the QPs that exist.
-    pub(super) fn event(&mut self, event: EngineEvent, qps: &BTreeSet<Qpn>) {
+    /// Takes an event of `engine`.
+    pub(super) fn event(&mut self, event: EngineEvent, engine: &Engine) {
         let waker = match event {
             EngineEvent::CqReady(cq) => self.cqs.remove(&cq),
             EngineEvent::MadReady(agent) => self.received.remove(&agent),
             EngineEvent::MadRoom(agent) => self.room.remove(&agent),
-            EngineEvent::Device(event) => return self.device_event(event, qps),
+            EngineEvent::Device(event) => return self.device_event(event, engine),
         };
         self.woken.0.extend(waker);
     }
 
     /// Keeps a device event for its reader. Of equal events only the last is kept, so that the last state of a port
     /// is what is read last.
-    pub(super) fn device_event(&mut self, event: DeviceEvent, qps: &BTreeSet<Qpn>) {
+    pub(super) fn device_event(&mut self, event: DeviceEvent, engine: &Engine) {
         match event {
             // Each comes once a QP. Those of QPs that were destroyed meanwhile tell nobody anything.
             DeviceEvent::CommEstablished(_) | DeviceEvent::QpError(_) => {
-                if self.events.len() > 2 * qps.len() + 64 {
+                if self.events.len() > 2 * engine.qp_count() + 64 {
                     self.events.retain(|event| match event {
-                        DeviceEvent::CommEstablished(qpn) | DeviceEvent::QpError(qpn) => qps.contains(qpn),
+                        DeviceEvent::CommEstablished(qpn) | DeviceEvent::QpError(qpn) => engine.has_qp(*qpn),
                         _ => true,
                     });
                 }
@@ -124,14 +123,22 @@ impl Waiters {
 
 #[cfg(test)]
 mod tests {
+    use ibdev::DeviceAttr;
+    use ibdev::qp::QpType;
+    use ibwire::{Guid, Qpn};
+
     use super::*;
+    use crate::engine::{Config, QpCreate};
 
     #[test]
     fn events_are_merged_and_bounded_but_never_lost() {
         let mut waiters = Waiters::default();
-        let alive = BTreeSet::from([Qpn::truncate(5)]);
-        waiters.device_event(DeviceEvent::CommEstablished(Qpn::truncate(5)), &alive);
-        for dead in 100..10_000 {
+        let mut alive = Engine::new(Config::new(DeviceAttr::new("test", Guid(1), 1), Vec::new(), [1; 32]));
+        let cq = alive.create_cq(2).unwrap();
+        let create = QpCreate { kind: QpType::Rc, send_cq: cq, recv_cq: cq, max_send_wr: 1, max_recv_wr: 1 };
+        let qpn = alive.create_qp(&create).unwrap();
+        waiters.device_event(DeviceEvent::CommEstablished(qpn), &alive);
+        for dead in (100..10_000).filter(|dead| *dead != qpn.get()) {
             waiters.device_event(DeviceEvent::CommEstablished(Qpn::truncate(dead)), &alive);
             waiters.device_event(DeviceEvent::PortDown(1), &alive);
             waiters.device_event(DeviceEvent::PortUp(1), &alive);
@@ -142,7 +149,7 @@ mod tests {
         while waiters.events.len() > 1 {
             events.extend(waiters.next_event());
         }
-        assert_eq!(events[0], DeviceEvent::CommEstablished(Qpn::truncate(5)));
+        assert_eq!(events[0], DeviceEvent::CommEstablished(qpn));
         let ports: Vec<_> = events
             .into_iter()
             .filter(|e| matches!(e, DeviceEvent::PortDown(_) | DeviceEvent::PortUp(_)))

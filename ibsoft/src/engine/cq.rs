@@ -55,6 +55,11 @@ impl Cq {
         self.queue.len()
     }
 
+    /// So many completions are about to be added.
+    pub(super) fn expect(&mut self, completions: usize) {
+        self.queue.reserve(completions);
+    }
+
     /// Adds a completion and returns whether the queue was empty.
     pub(super) fn push(&mut self, slot: u32, completion: Completion) -> bool {
         self.queue.push_back((slot, completion));

@@ -311,6 +311,21 @@ impl Engine {
         qp.post_recv(work, &mut self.shared)
     }
 
+    /// How many QPs there are.
+    pub fn qp_count(&self) -> usize {
+        self.qps.len()
+    }
+
+    /// Whether there is such a QP.
+    pub fn has_qp(&self, qpn: Qpn) -> bool {
+        self.qps.contains(qpn)
+    }
+
+    /// The QPs that there are.
+    pub fn qpns(&self) -> Vec<Qpn> {
+        self.qps.numbers().collect()
+    }
+
     /// How many sends and how many receives of a QP are posted or have completions that were not polled, `None` if
     /// there is no such QP.
     pub fn outstanding(&mut self, qpn: Qpn) -> Option<(u32, u32)> {

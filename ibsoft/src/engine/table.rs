@@ -69,6 +69,16 @@ impl QpTable {
         self.qps.get_mut(slot as usize).filter(|qp| qp.qpn == qpn)
     }
 
+    pub(super) fn contains(&self, qpn: Qpn) -> bool {
+        let slot = self.index[self.home(qpn)].checked_sub(1);
+        slot.and_then(|slot| self.qps.get(slot as usize)).is_some_and(|qp| qp.qpn == qpn)
+    }
+
+    /// The numbers in use, in the order of the slots.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = Qpn> {
+        self.qps.iter().map(|(_, qp)| qp.qpn)
+    }
+
     pub(super) fn at_mut(&mut self, slot: u32) -> Option<&mut Qp> {
         self.qps.get_mut(slot as usize)
     }
