@@ -1,4 +1,5 @@
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -79,6 +80,7 @@ async fn send(
 #[tokio::test]
 async fn equal_lengths_leave_in_one_call_and_arrive_whole() {
     let (from, to) = (socket(1, 1), socket(1, 2));
+    let segmentation = from.gso_segments() > 1;
     // One run up to the shorter packet, one of ten acknowledgements, a single one.
     let lengths = [&[1024; 40][..], &[16][..], &[4; 10], &[1024]].concat();
     let (arrived, transmitter, receiver) = send(&from, &to, &lengths).await;
@@ -86,16 +88,49 @@ async fn equal_lengths_leave_in_one_call_and_arrive_whole() {
         assert_eq!(bytes, &packet(psn, *len));
     }
     assert_eq!(transmitter.counters.datagrams, lengths.len() as u64);
-    if from.gso_segments() > 1 {
+    if segmentation {
         assert_eq!(transmitter.counters.batches, 3);
     }
     assert_eq!(receiver.counters.drop_icrc, 0);
+}
+
+/// One call is for one peer, and holds no more than an IP datagram can.
+#[tokio::test]
+async fn runs_end_where_one_call_has_to() {
+    let (from, a, b) = (socket(8, 1), socket(8, 2), socket(8, 3));
+    let segmentation = from.gso_segments() > 1;
+    let (to_a, to_b) = (net(&from, &a), net(&from, &b));
+    let mut queue: VecDeque<_> = [to_a, to_b, to_b, to_a].into_iter().chain([to_a; 20]).zip(0..).collect();
+    let mut transmitter = Transmitter::new(UdpHeader::ROCE_PORT);
+    let progress = transmitter.drain(std::slice::from_ref(&from), None, |out| {
+        let (net, psn) = queue.pop_front()?;
+        out.extend_from_slice(&packet(psn, 4096));
+        Some(Egress { port: 1, net, qpn: Qpn::truncate(7), len: Bth::LEN + 4096 })
+    });
+    assert_eq!(progress, Progress::Done);
+    if segmentation {
+        // 15 of 4112 bytes are one call.
+        assert_eq!((transmitter.counters.gso_fallbacks, transmitter.counters.batches), (0, 4));
+    }
+    for (socket, count) in [(a, 22), (b, 2)] {
+        let mut receiver = Receiver::new();
+        let mut arrived = 0;
+        while arrived < count {
+            socket.socket.readable().await.unwrap();
+            let read = || receiver.recv(&socket, None);
+            if socket.socket.try_io(tokio::io::Interest::READABLE, read).is_ok() {
+                arrived += receiver.batch().count();
+            }
+        }
+        assert_eq!((arrived, receiver.counters.drop_icrc), (count, 0));
+    }
 }
 
 /// A peer that takes no merged datagrams, such as rdma_rxe, sees them numbered from 0.
 #[tokio::test]
 async fn hca_t03_segments_of_one_call_have_the_icrc_of_their_number() {
     let from = socket(2, 1);
+    let segmentation = from.gso_segments() > 1;
     let to = SocketAddrV4::new(address(2, 2), UdpHeader::ROCE_PORT);
     let plain = std::net::UdpSocket::bind(to).unwrap();
     plain.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
@@ -115,7 +150,7 @@ async fn hca_t03_segments_of_one_call_have_the_icrc_of_their_number() {
         let len = plain.recv(&mut buf).unwrap();
         let (transport, icrc) = buf[..len].split_last_chunk().unwrap();
         let found = Ipv4Pseudo::new(src, to).find_id(transport, Icrc(*icrc), None).unwrap();
-        let expected = if from.gso_segments() > 1 { k } else { 0 };
+        let expected = if segmentation { k } else { 0 };
         assert_eq!(found.id, expected);
     }
 }
@@ -159,6 +194,7 @@ async fn datagrams_that_are_too_long_do_not_end_segmentation() {
 #[tokio::test]
 async fn a_full_socket_delays_packets() {
     let peer = std::net::UdpSocket::bind((address(6, 2), UdpHeader::ROCE_PORT)).unwrap();
+    socket2::SockRef::from(&peer).set_recv_buffer_size(1 << 20).unwrap();
     let own = LocalAddress::look_up(address(6, 1).into());
     let io = Arc::new(Io::new(vec![socket(6, 1)], None));
     let link = UdpLink::new(io.clone(), UdpHeader::ROCE_PORT, Mtu::B1024);
@@ -173,26 +209,36 @@ async fn a_full_socket_delays_packets() {
     tokio::task::yield_now().await;
 
     *io.sockets[0].refuse.lock().unwrap() = Some(|_| Some(io::ErrorKind::WouldBlock.into()));
-    for n in 0..5 {
-        let grh = GlobalRoute {
-            dgid: address(6, 2).into(),
-            sgid_index: 0,
-            flow_label: ibwire::FlowLabel::default(),
-            hop_limit: 64,
-            traffic_class: 0,
-        };
-        let av = AddressVector {
-            port: 1,
-            dlid: Lid::NONE,
-            sl: ServiceLevel::default(),
-            path_bits: 0,
-            rate: Rate::PORT_CURRENT,
-            grh: Some(grh),
-        };
-        let to = MadAddr { av, qpn: Qpn::GSI, qkey: ibwire::QKey::GSI, pkey_index: 0 };
-        agent.send(&mut [OutgoingMad { to, mad: [n; MAD_LEN] }].into()).unwrap();
-        tokio::task::yield_now().await;
-    }
+    let grh = GlobalRoute {
+        dgid: address(6, 2).into(),
+        sgid_index: 0,
+        flow_label: ibwire::FlowLabel::default(),
+        hop_limit: 64,
+        traffic_class: 0,
+    };
+    let av = AddressVector {
+        port: 1,
+        dlid: Lid::NONE,
+        sl: ServiceLevel::default(),
+        path_bits: 0,
+        rate: Rate::PORT_CURRENT,
+        grh: Some(grh),
+    };
+    let to = MadAddr { av, qpn: Qpn::GSI, qkey: ibwire::QKey::GSI, pkey_index: 0 };
+    let mads = |numbers: std::ops::Range<u16>| -> VecDeque<_> {
+        numbers.map(|n| OutgoingMad { to, mad: [n as u8; MAD_LEN] }).collect()
+    };
+    // A window of them waits in the link, another one in the engine; there is no room, though none was refused.
+    let (mut batch, mut rest) = (mads(0..256), mads(256..260));
+    agent.send(&mut batch).unwrap();
+    assert!(batch.is_empty());
+    let rest = tokio::spawn(async move {
+        poll_fn(|cx| agent.poll_ready(cx)).await.unwrap();
+        agent.send(&mut rest).unwrap();
+        assert!(rest.is_empty());
+        agent
+    });
+    tokio::task::yield_now().await;
     peer.set_nonblocking(true).unwrap();
     assert!(peer.recv(&mut [0; 512]).is_err());
     *io.sockets[0].refuse.lock().unwrap() = None;
@@ -200,12 +246,13 @@ async fn a_full_socket_delays_packets() {
     socket2::SockRef::from(&io.sockets[0].socket).send_to(b"x", &peer.local_addr().unwrap().into()).unwrap();
     assert_eq!(peer.recv(&mut [0; 512]).unwrap(), 1);
     let peer = tokio::net::UdpSocket::from_std(peer).unwrap();
-    for n in 0..5 {
+    for n in 0..260u16 {
         let mut datagram = [0; 512];
         let received = tokio::time::timeout(std::time::Duration::from_secs(10), peer.recv(&mut datagram));
         let len = received.await.expect("within 10 s").unwrap();
-        assert_eq!((len, datagram[Bth::LEN + 8]), (Bth::LEN + 8 + MAD_LEN + Icrc::LEN, n));
+        assert_eq!((len, datagram[Bth::LEN + 8]), (Bth::LEN + 8 + MAD_LEN + Icrc::LEN, n as u8));
     }
+    drop(rest.await.unwrap());
 }
 
 #[tokio::test]
