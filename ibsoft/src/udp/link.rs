@@ -137,7 +137,8 @@ const LIFE_TIME: PacketLifeTime = PacketLifeTime::truncate(16);
 impl Drop for UdpLink {
     fn drop(&mut self) {
         // The task finds the device gone and ends.
-        if let Some(task) = self.io.signals().task.take() {
+        let task = self.io.signals().task.take();
+        if let Some(task) = task {
             task.wake();
         }
     }

@@ -81,6 +81,9 @@ impl SoftDevice {
     /// may hold it and what to do; [`DeviceError::Permission`]; [`DeviceError::Os`], for example for an address that is
     /// not this machine's or a pcap file that cannot be created; [`DeviceError::Unsupported`] for a multicast or
     /// unspecified address, and while tokio's clock is paused: packets over UDP do not wait for virtual time.
+    ///
+    /// # Panics
+    /// If the runtime has I/O disabled.
     pub fn bind(config: UdpConfig) -> Result<Self, DeviceError> {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| DeviceError::NoRuntime)?;
         if clock_is_paused() {
