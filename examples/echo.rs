@@ -146,7 +146,11 @@ async fn both(args: &Args, trace: &CmTrace) -> Result {
         Some(_) => client.clone(), // one device serves both ends
         None => Hca::open("soft").await?,
     };
-    for (hca, name) in [(&server, "server"), (&client, "client")] {
+    let ends = match args.device {
+        Some(_) => vec![(&client, "both ends")],
+        None => vec![(&server, "server"), (&client, "client")],
+    };
+    for (hca, name) in ends {
         trace.name(hca.name(), name);
         trace.name(hca.gid(), name);
         println!("{name}: {} with GID {}", hca.name(), hca.gid());
