@@ -93,9 +93,9 @@ fn two_processes_by_ip() -> Result {
 fn nobody_serves() -> Result {
     // Nothing lives at this address, so the deadline decides.
     let output =
-        echo()?.args(["connect", "127.0.255.1", "--device", "soft", "--deadline", "0.2"]).output()?;
+        echo()?.args(["connect", "127.0.255.1", "--device", "soft", "--deadline", "0.5"]).output()?;
     let error = String::from_utf8(output.stderr)?;
     assert!(!output.status.success());
-    assert!(error.starts_with("error: no answer to 1 request in 20"), "{error}");
+    assert!(error.starts_with("error: no answer to 1 request in "), "{error}");
     Ok(())
 }
