@@ -70,34 +70,53 @@ fn difference_before(difference: u32, behind: usize) -> u32 {
     // A CRC-32 is the message times x^32.
     let mut bytes = behind + 4;
     let mut product = difference;
-    for power in INVERSE_POWERS {
+    for power in &INVERSE_POWERS {
         if bytes & 1 != 0 {
-            product = multiply(product, power);
+            product = times(power, product);
         }
         bytes >>= 1;
     }
     product
 }
 
+/// The multiples of a polynomial by each value of each four bits of another.
+type Multiples = [[u32; 16]; 8];
+
+fn times(multiples: &Multiples, factor: u32) -> u32 {
+    let part = |(k, multiples): (usize, &[u32; 16])| multiples[(factor >> (4 * k)) as usize % 16];
+    multiples.iter().enumerate().map(part).fold(0, |sum, part| sum ^ part)
+}
+
 /// The CRC-32 polynomial with the coefficient of x^0 in bit 31, as all polynomials here.
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
 /// x to the power of -8 * 2^k. 17 of them reach beyond the longest packet.
-const INVERSE_POWERS: [u32; 17] = {
+static INVERSE_POWERS: [Multiples; 17] = {
     let mut inverse = 1 << 31;
     let mut bit = 0;
     while bit < 8 {
         inverse = if inverse >> 31 != 0 { (inverse ^ POLYNOMIAL) << 1 | 1 } else { inverse << 1 };
         bit += 1;
     }
-    let mut powers = [inverse; 17];
-    let mut k = 1;
+    let mut powers = [[[0; 16]; 8]; 17];
+    let mut k = 0;
     while k < powers.len() {
-        powers[k] = multiply(powers[k - 1], powers[k - 1]);
+        powers[k] = multiples(inverse);
+        inverse = multiply(inverse, inverse);
         k += 1;
     }
     powers
 };
+
+const fn multiples(polynomial: u32) -> Multiples {
+    let mut multiples = [[0; 16]; 8];
+    let mut k = 0;
+    while k < 8 * 16 {
+        multiples[k / 16][k % 16] = multiply((k as u32 % 16) << (4 * (k / 16)), polynomial);
+        k += 1;
+    }
+    multiples
+}
 
 /// Product modulo the CRC-32 polynomial.
 const fn multiply(a: u32, b: u32) -> u32 {
