@@ -7,6 +7,8 @@ use crate::machine;
 pub struct Options {
     /// A smoke run of seconds: `--quick`, or not called by `cargo bench`. Its numbers say nothing.
     pub quick: bool,
+    /// `--count=N`: each case is done so often and timed once. For profilers.
+    pub count: Option<u64>,
     filter: Option<String>,
 }
 
@@ -16,7 +18,11 @@ impl Options {
     pub fn start(title: &str) -> Self {
         let (flags, words): (Vec<_>, Vec<_>) = std::env::args().skip(1).partition(|arg| arg.starts_with('-'));
         let has = |wanted: &str| flags.iter().any(|flag| flag == wanted);
-        let options = Self { quick: has("--quick") || !has("--bench"), filter: words.into_iter().next() };
+        let options = Self {
+            quick: has("--quick") || !has("--bench"),
+            count: flags.iter().find_map(|flag| flag.strip_prefix("--count=")?.parse().ok()),
+            filter: words.into_iter().next(),
+        };
         println!("\n{title}");
         println!("{}", machine());
         if options.quick {

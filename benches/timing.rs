@@ -64,14 +64,17 @@ pub struct Sampling {
     pub length: Duration,
     /// How many samples each case gets.
     pub samples: usize,
+    /// How often a case is done in a sample; by default as often as fits its length.
+    pub count: Option<u64>,
 }
 
 impl Sampling {
-    /// This much, or next to nothing in a quick run.
+    /// This much, unless the command line says otherwise.
     pub fn new(options: &Options, clock: Clock, length: Duration, samples: usize) -> Self {
-        match options.quick {
-            true => Self { clock, length: length / 50, samples: 3 },
-            false => Self { clock, length, samples },
+        match (options.count, options.quick) {
+            (Some(_), _) => Self { clock, length, samples: 1, count: options.count },
+            (None, true) => Self { clock, length: length / 50, samples: 3, count: None },
+            (None, false) => Self { clock, length, samples, count: None },
         }
     }
 }
@@ -115,6 +118,9 @@ pub fn side_by_side(sampling: Sampling, mut cases: Vec<Case<'_>>) -> Vec<Estimat
 
 /// How often `case` goes into a sample. Warms it up too.
 fn calibrate(case: &mut Case<'_>, sampling: Sampling) -> u64 {
+    if let Some(count) = sampling.count {
+        return count;
+    }
     let mut count = 1;
     loop {
         let took = sample(case, sampling.clock, count).time * count as f64;
