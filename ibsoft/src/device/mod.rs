@@ -29,8 +29,8 @@ use crate::sim::Probe;
 /// A software HCA: over UDP ([`bind`](Self::bind)) or in a [`Subnet`](crate::sim::Subnet).
 ///
 /// A cheap handle; clones are the same device. What is created on it (queues, agents) are handles too, to be dropped
-/// in any order. With the last of them a device over UDP is closed and its addresses are free; a device of a subnet
-/// lives as long as the subnet.
+/// in any order. With the last of them a device over UDP is closed and its addresses are free: at once, or a moment
+/// later if its I/O task is just running on another thread. A device of a subnet lives as long as the subnet.
 ///
 /// Posting sends packets in the caller's task. One mutex guards the whole device; it is never held across an await.
 #[derive(Clone)]

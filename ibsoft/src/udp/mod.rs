@@ -72,7 +72,7 @@ impl Default for UdpConfig {
 
 impl SoftDevice {
     /// Opens a device over UDP. Its I/O task runs on the current tokio runtime, which needs time and I/O enabled, until
-    /// the last handle is dropped; then the addresses are free again.
+    /// the last handle is dropped; then, or a moment later, the addresses are free again.
     ///
     /// The node GUID depends on the first address and the port only.
     ///
