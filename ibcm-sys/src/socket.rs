@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 #[cfg(target_os = "linux")]
-pub use linux::{force_recv_buffer_size, no_check6_rx, set_no_check6_rx};
+pub use linux::{clear_receive_timestamps, force_recv_buffer_size, no_check6_rx, set_no_check6_rx};
 
 #[cfg(target_os = "linux")]
 mod linux {
@@ -39,6 +39,11 @@ mod linux {
     pub fn force_recv_buffer_size(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
         let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
         set_int(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes)
+    }
+
+    /// Ends receive timestamps (`SO_TIMESTAMPNS`), which cost time and room in the control buffer.
+    pub fn clear_receive_timestamps(socket: BorrowedFd<'_>) -> io::Result<()> {
+        set_int(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0)
     }
 
     fn set_int(

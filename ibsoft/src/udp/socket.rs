@@ -44,6 +44,9 @@ impl RoceSocket {
         let os = |error| DeviceError::os("setting up a RoCEv2 socket", error);
         let socket = UdpSocket::from_std(socket.into()).map_err(os)?;
         let state = UdpSocketState::new((&socket).into()).map_err(os)?;
+        // It turns timestamps on, behind which its control buffer has no room for the ECN bits of merged datagrams.
+        #[cfg(target_os = "linux")]
+        ibcm_sys::socket::clear_receive_timestamps(std::os::fd::AsFd::as_fd(&socket)).map_err(os)?;
         let local = socket.local_addr().map_err(os)?;
         let recv_buffer = state.recv_buffer_size((&socket).into()).unwrap_or(0);
         let gso_segments = AtomicUsize::new(state.max_gso_segments());

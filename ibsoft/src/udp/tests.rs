@@ -275,6 +275,29 @@ async fn what_cannot_be_sent_is_counted() {
     assert_eq!((counters.drop_no_source, counters.drop_too_long, counters.datagrams), (2, 1, 0));
 }
 
+/// Of the traffic class the two ECN bits pass, each packet with its own.
+#[tokio::test]
+async fn ecn_bits_pass() {
+    let (from, to) = (socket(9, 1), socket(9, 2));
+    let classes = [0x2a, 0x03, 0x03, 0x01, 0x00];
+    let mut queue = VecDeque::from(classes);
+    let mut transmitter = Transmitter::new(UdpHeader::ROCE_PORT);
+    transmitter.drain(std::slice::from_ref(&from), None, |out| {
+        let route = NetRoute { traffic_class: queue.pop_front()?, ..net(&from, &to).route.unwrap() };
+        out.extend_from_slice(&packet(1, 8));
+        Some(Egress { port: 1, net: NetHeader::roce(route), qpn: Qpn::truncate(7), len: Bth::LEN + 8 })
+    });
+    let (mut receiver, mut arrived) = (Receiver::new(), Vec::new());
+    while arrived.len() < classes.len() {
+        to.socket.readable().await.unwrap();
+        let read = || receiver.recv(&to, None);
+        if to.socket.try_io(tokio::io::Interest::READABLE, read).is_ok() {
+            arrived.extend(receiver.batch().map(|(net, _)| net.route.unwrap().traffic_class));
+        }
+    }
+    assert_eq!(arrived, classes.map(|class| class & 3));
+}
+
 #[tokio::test]
 async fn damaged_datagrams_are_dropped_each_for_its_cause() {
     let (peer, here) = (socket(5, 1), socket(5, 2));
