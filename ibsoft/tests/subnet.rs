@@ -249,6 +249,21 @@ async fn a_dropped_subnet_takes_its_devices_away() {
     assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0);
 }
 
+#[test]
+fn the_end_of_the_runtime_is_the_end_of_the_devices() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (net, a) = runtime.block_on(async {
+        let net = star(1).await;
+        let a = End::new(net.device("a")).await;
+        tokio::task::yield_now().await;
+        (net, a)
+    });
+    drop(runtime);
+    assert!(matches!(a.device.port(1), Err(DeviceError::Gone)));
+    assert_eq!(a.qp.post_recv(&mut Default::default()), Err(PostError::Gone));
+    drop(net);
+}
+
 #[tokio::test(start_paused = true)]
 async fn handles_are_dropped_in_any_order() {
     let net = star(1).await;

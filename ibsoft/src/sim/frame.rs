@@ -163,6 +163,17 @@ mod tests {
         }
     }
 
+    /// A packet with a GRH has an ICRC that does not cover the LRH, and a VCRC is soon made.
+    #[test]
+    fn lengths_have_to_be_what_arrived() {
+        let mut frame = hex(GLOBAL);
+        let covered = frame.len() - Vcrc::LEN;
+        frame[5] += 1;
+        let vcrc = vcrc::of(&frame[..covered]);
+        frame[covered..].copy_from_slice(&vcrc.0);
+        assert_eq!(decode(&frame), Err(FrameError::Length));
+    }
+
     #[test]
     fn a_switch_that_damages_a_packet_is_caught_by_the_icrc() {
         let mut frame = hex(LOCAL);
