@@ -19,6 +19,11 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
+    /// Whether its peer still waits for an answer.
+    pub(crate) fn is_undecided(&self, shared: &Shared) -> bool {
+        self.slot.with(shared, |state| state.end.is_none())
+    }
+
     /// Answers with a REJ. A peer that has withdrawn needs none.
     pub(crate) fn reject(self, shared: &Arc<Shared>, reject: Reject) {
         let _span = self.slot.span.enter();

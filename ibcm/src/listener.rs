@@ -151,6 +151,8 @@ pub(crate) struct Backlog {
     /// Whether requests carry the IP header.
     by_ip: bool,
     pub(crate) parked: Arc<Parked>,
+    /// The engine's bound on undecided requests.
+    limit: usize,
     state: Mutex<BacklogState>,
 }
 
@@ -158,6 +160,15 @@ pub(crate) struct Backlog {
 struct BacklogState {
     queue: VecDeque<(Waiting, Option<IpHeader>)>,
     closed: bool,
+}
+
+impl BacklogState {
+    fn take_withdrawn(&mut self, shared: &Shared) -> Vec<Waiting> {
+        let (waiting, withdrawn): (VecDeque<_>, VecDeque<_>) =
+            self.queue.drain(..).partition(|(waiting, _)| waiting.is_undecided(shared));
+        self.queue = waiting;
+        withdrawn.into_iter().map(|(waiting, _)| waiting).collect()
+    }
 }
 
 impl Backlog {
@@ -177,8 +188,12 @@ impl Backlog {
             drop(state);
             return shared.abort(&waiting.slot);
         }
+        // Withdrawn requests count no more in the engine, so here they go, too, before they outnumber the others.
+        let withdrawn =
+            if state.queue.len() >= 2 * self.limit { state.take_withdrawn(shared) } else { Vec::new() };
         state.queue.push_back((waiting, ip));
         drop(state);
+        Counters::add(&shared.counters.requests_withdrawn, withdrawn.len() as u64);
         self.parked.wake_all();
     }
 
@@ -189,7 +204,7 @@ impl Backlog {
         let found = loop {
             match state.queue.pop_front() {
                 Some((waiting, ip)) => {
-                    if waiting.slot.with(shared, |slot| slot.end.is_none()) {
+                    if waiting.is_undecided(shared) {
                         break Poll::Ready(Some((waiting, ip)));
                     }
                     withdrawn.push(waiting);
@@ -306,8 +321,13 @@ impl BindConfig {
         listen.port = self.port;
         listen.local_gid = local_gid;
         listen.backlog = self.backlog;
-        let backlog =
-            Arc::new(Backlog { service_id, by_ip, parked: Arc::default(), state: Mutex::default() });
+        let backlog = Arc::new(Backlog {
+            service_id,
+            by_ip,
+            parked: Arc::default(),
+            limit: self.backlog,
+            state: Mutex::default(),
+        });
         let id = hca.shared().command(|engine| {
             engine.device().map_err(ListenError::from)?;
             let id = engine.endpoint.listen(listen).map_err(|error| match error {
