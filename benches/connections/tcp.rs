@@ -45,8 +45,10 @@ impl Pair {
 async fn connect(listener: SocketAddr) -> io::Result<()> {
     let mut stream = TcpStream::connect(listener).await?;
     stream.shutdown().await?;
-    stream.read(&mut [0]).await?;
-    Ok(())
+    match stream.read(&mut [0]).await? {
+        0 => Ok(()),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
 }
 
 async fn accept(listener: TcpListener) {
