@@ -149,7 +149,15 @@ fn msrv(context: &Context<'_>) -> Verdict {
 }
 
 fn clippy(context: &Context<'_>) -> Verdict {
-    Verdict::of(context.check(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+    Verdict::of(context.check(&[
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--keep-going",
+        "--",
+        "-D",
+        "warnings",
+    ]))
 }
 
 fn verbs(context: &Context<'_>) -> Verdict {
