@@ -60,6 +60,11 @@ impl Port {
         };
         match (self.attr.link_layer, route) {
             (LinkLayer::Ethernet, None) => Err("a RoCE address without a global route"),
+            (LinkLayer::Ethernet, Some(route))
+                if route.sgid.to_ip().is_ipv4() != route.dgid.to_ip().is_ipv4() =>
+            {
+                Err("IPv4 and IPv6 in one RoCE address")
+            }
             (LinkLayer::Ethernet, Some(route)) => Ok(NetHeader::roce(route)),
             _ if u32::from(av.path_bits) >= 1 << (self.attr.lmc & 7) => {
                 Err("path bits beyond the port's LMC")

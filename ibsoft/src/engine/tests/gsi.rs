@@ -155,14 +155,15 @@ fn mads_leave_as_qp1_sends_them() {
         lost(|to| to.av.grh = None),
         lost(|to| to.pkey_index = 1),
         outgoing("fd77::1"),
+        outgoing("10.77.0.3"),
     ]);
     engine.send_mads(agent, &mut batch);
     assert!(batch.is_empty());
-    assert_eq!(engine.counters().drop_mad_unroutable, 3);
+    assert_eq!(engine.counters().drop_mad_unroutable, 4);
     // A closed agent's MADs still leave.
     engine.close_agent(agent);
     let mut psn = None;
-    for to in ["10.77.0.1", "fd77::1"] {
+    for to in ["10.77.0.1", "10.77.0.3"] {
         let mut out = Vec::new();
         let egress = engine.poll_transmit(Instant::now(), &mut out).unwrap();
         assert_eq!((egress.port, egress.qpn, egress.len), (1, Qpn::GSI, 276));

@@ -136,10 +136,15 @@ fn attributes_out_of_range() {
     );
     limit(Transition::Rts(Rts { rnr_retry: 8, ..rts }), &ready);
     limit(Transition::Rts(Rts { max_rd_atomic: 17, ..rts }), &ready);
-    // An address without a route, and one from a GID that the port does not have.
+    // An address without a route, from a GID that the port does not have, and of another family than the port's GID.
     let (mut engine, qpn) = setup(QpType::Rc);
     engine.modify(qpn, init).unwrap();
-    for grh in [None, rtr.av.grh.map(|grh| GlobalRoute { sgid_index: 0, ..grh })] {
+    let grh = |change: fn(&mut GlobalRoute)| {
+        let mut grh = rtr.av.grh.unwrap();
+        change(&mut grh);
+        Some(grh)
+    };
+    for grh in [None, grh(|grh| grh.sgid_index = 0), grh(|grh| grh.dgid = gid("fd77::1"))] {
         let bad = Transition::Rtr(Rtr { av: AddressVector { grh, ..rtr.av }, ..rtr });
         assert!(matches!(engine.modify(qpn, bad), Err(DeviceError::Unsupported { .. })));
     }
