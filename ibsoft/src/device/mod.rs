@@ -23,7 +23,7 @@ use self::agent::SoftAgent;
 pub(crate) use self::core::{Core, Link};
 use self::cq::SoftCq;
 use self::qp::SoftQp;
-use crate::engine::QpCreate;
+use crate::engine::{Engine, QpCreate};
 use crate::sim::Probe;
 
 /// A software HCA: over UDP ([`bind`](Self::bind)) or in a [`Subnet`](crate::sim::Subnet).
@@ -64,8 +64,16 @@ impl SoftDevice {
         self.0.add_probe(probe);
     }
 
-    fn no_port(&self, port: u8) -> DeviceError {
-        DeviceError::Limit { what: "port", value: port.into(), limit: self.0.attr.ports.into() }
+    /// Reads what the engine knows about a port. Nothing is sent and no time passes.
+    fn at_port<R>(&self, port: u8, read: impl FnOnce(&PortAttr, &Engine) -> R) -> Result<R, DeviceError> {
+        let state = self.0.lock();
+        if state.gone {
+            return Err(DeviceError::Gone);
+        }
+        let limit = self.0.attr.ports.into();
+        let attr =
+            state.engine.port(port).ok_or(DeviceError::Limit { what: "port", value: port.into(), limit })?;
+        Ok(read(attr, &state.engine))
     }
 }
 
@@ -76,17 +84,15 @@ impl Device for SoftDevice {
     }
 
     fn port(&self, port: u8) -> Result<PortAttr, DeviceError> {
-        self.0.with_live(|state| state.engine.port(port).copied())?.ok_or_else(|| self.no_port(port))
+        self.at_port(port, |attr, _| *attr)
     }
 
     fn gids(&self, port: u8) -> Result<Vec<GidEntry>, DeviceError> {
-        self.port(port)?;
-        Ok(self.0.lock().engine.gids(port).to_vec())
+        self.at_port(port, |_, engine| engine.gids(port).to_vec())
     }
 
     fn pkeys(&self, port: u8) -> Result<Vec<PKey>, DeviceError> {
-        self.port(port)?;
-        Ok(self.0.lock().engine.pkeys(port).to_vec())
+        self.at_port(port, |_, engine| engine.pkeys(port).to_vec())
     }
 
     fn open_agent(&self, spec: AgentSpec) -> Result<Box<dyn MadAgent>, DeviceError> {
