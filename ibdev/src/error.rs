@@ -49,7 +49,7 @@ pub enum DeviceError {
         what: &'static str,
     },
     /// The operating system refused.
-    #[error("{what}: {error}")]
+    #[error("{what}")]
     Os {
         /// What was tried.
         what: &'static str,
