@@ -47,11 +47,13 @@ fn shard(number: u64) {
         ("connections half open", 5),
         ("messages", 2_000),
         ("call: given up", 20),
+        ("call: no path, port down", 1),
         ("call: rejected, consumer reject (28)", 50),
         ("call: rejected, invalid service ID (8)", 10),
         ("call: rejected, timeout (4)", 1),
         ("call: unreachable", 10),
         ("call: unreachable, busy", 10),
+        ("request: ignored", 10),
         ("request: Rejected", 10),
         ("request: Unconfirmed", 5),
         ("request: Withdrawn", 10),
@@ -66,6 +68,8 @@ fn shard(number: u64) {
     ] {
         assert!(outcomes.get(what) >= least, "only {} times: {what}", outcomes.get(what));
     }
+    // What was begun well mostly ends well, too.
+    assert!(25 * outcomes.get("connections half open") < outcomes.get("connections"), "{outcomes}");
 }
 
 #[test]

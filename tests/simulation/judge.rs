@@ -180,6 +180,7 @@ impl Judge<'_> {
             match &answered.came_to {
                 Answer::Connected => outcomes.count("request: connected"),
                 Answer::GaveUp => outcomes.count("request: given up"),
+                Answer::Ignored => outcomes.count("request: ignored"),
                 Answer::Rejected => outcomes.count("request: rejected"),
                 Answer::Dropped => outcomes.count("request: dropped"),
                 Answer::Failed(error) => {
@@ -347,7 +348,7 @@ impl Judge<'_> {
     /// Each message that a device has received was read or is counted as unread; nobody counts more than was sent.
     fn accounts(&self, outcomes: &mut Outcomes) -> Verdict {
         let (mut sent, mut received) = (0, 0);
-        for host in 0..self.world.plan.hosts {
+        for host in 0..self.world.plan.hosts.len() {
             let hcas = self.world.hcas(host);
             let count = |name: &str| hcas.iter().map(|hca| hca.stats().get(name).unwrap_or(0)).sum::<u64>();
             let sides = self.records.sides.iter().filter(|side| side.host == host);
@@ -378,8 +379,11 @@ impl Judge<'_> {
         }
         for attempt in &self.records.attempts {
             let call = self.call(attempt.call);
-            let in_time = call.answer.after * 2 < call.deadline && call.max_cm_retries.is_none();
-            if call.gives_up.is_some() || !in_time {
+            let listening = &self.world.plan.hosts[call.to];
+            let thinking = call.answer.after + listening.pause * self.world.plan.calls.len() as u32;
+            let in_time =
+                thinking * 2 < call.deadline && call.max_cm_retries.is_none() && listening.backlog > 2;
+            if call.gives_up.is_some() || call.answer.ignores > 0 || !in_time {
                 continue;
             }
             let came = match (call.served, call.answer.what, &attempt.came_to) {

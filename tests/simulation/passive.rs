@@ -23,7 +23,12 @@ pub async fn run(world: Arc<World>, host: usize, request: IncomingRequest) {
     let (retries, period) = (request.req().max_cm_retries, request.req().local_cm_response_timeout);
     let bound = period.duration() * (u32::from(retries.get()) + 1);
     assert!(bound <= call.passive_bound(), "what call {number} grants");
+    let before = world.records().answers.iter().filter(|answered| answered.call == number).count();
     let (conn, came_to) = match call.answer.what {
+        _ if before < call.answer.ignores => {
+            request.ignore();
+            (None, Answer::Ignored)
+        }
         Decision::Accept { deadline, gives_up } => {
             let mut accept = request
                 .accept()

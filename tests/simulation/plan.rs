@@ -12,8 +12,8 @@ use rand::{RngExt as _, SeedableRng as _};
 #[derive(Debug)]
 pub struct Plan {
     pub seed: u64,
-    /// Two or three.
-    pub hosts: usize,
+    /// Two or three, and how each of them listens.
+    pub hosts: Vec<Listening>,
     /// Ports of each host.
     pub rails: usize,
     pub weather: Weather,
@@ -23,6 +23,14 @@ pub struct Plan {
     pub closes: bool,
     pub incidents: Vec<(Duration, Incident)>,
     pub calls: Vec<Call>,
+}
+
+/// How a host takes requests.
+#[derive(Debug)]
+pub struct Listening {
+    pub backlog: usize,
+    /// How long it pauses behind each request.
+    pub pause: Duration,
 }
 
 /// What happens to packets.
@@ -86,6 +94,8 @@ pub enum GiveUp {
 /// What the other program does with each request of a call.
 #[derive(Debug)]
 pub struct Answer {
+    /// How many it ignores first.
+    pub ignores: usize,
     /// How long it thinks.
     pub after: Duration,
     pub what: Decision,
@@ -204,7 +214,7 @@ impl Plan {
         };
         Self {
             seed,
-            hosts,
+            hosts: (0..hosts).map(|_| Listening::draw(&mut dice)).collect(),
             rails,
             weather,
             clears_up: dice.chance(0.5),
@@ -221,7 +231,7 @@ impl Plan {
 
     /// The hosts' names in the subnet.
     pub fn names(&self) -> &'static [&'static str] {
-        &["amber", "birch", "cedar"][..self.hosts]
+        &["amber", "birch", "cedar"][..self.hosts.len()]
     }
 
     /// Whether this call must come to what its two programs do.
@@ -238,11 +248,20 @@ impl Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, rails, weather, clears_up, closes, incidents, calls, .. } = self;
-        writeln!(f, "seed {seed}: hosts {:?}, {rails} rails, {weather:?}", self.names())?;
+        let Self { seed, hosts, rails, weather, clears_up, closes, incidents, calls } = self;
+        writeln!(f, "seed {seed}: hosts {:?} {hosts:?}, {rails} rails, {weather:?}", self.names())?;
         writeln!(f, "clears up: {clears_up}, closes: {closes}")?;
         incidents.iter().try_for_each(|(at, incident)| writeln!(f, "at {at:?} {incident:?}"))?;
         calls.iter().try_for_each(|call| writeln!(f, "{call:?}"))
+    }
+}
+
+impl Listening {
+    fn draw(dice: &mut Dice) -> Self {
+        Self {
+            backlog: if dice.chance(0.8) { 128 } else { 1 + dice.below(2) },
+            pause: dice.maybe(0.3, |dice| dice.pause(1_000)).unwrap_or_default(),
+        }
     }
 }
 
@@ -384,7 +403,7 @@ impl Answer {
             17..19 => Decision::Reject,
             _ => Decision::Drop,
         };
-        Self { after, what }
+        Self { ignores: dice.maybe(0.08, |dice| 1 + dice.below(2)).unwrap_or(0), after, what }
     }
 }
 
@@ -426,11 +445,11 @@ impl Burst {
 impl End {
     fn draw(dice: &mut Dice) -> Self {
         let how = match dice.below(20) {
-            0..12 => Leave::Disconnect {
+            0..11 => Leave::Disconnect {
                 deadline: if dice.chance(0.7) { Duration::from_secs(10) } else { dice.millis(1..=5_000) },
             },
-            12..16 => Leave::Drop,
-            16 => Leave::DropDisconnecting { after: dice.pause(2_000) },
+            11..15 => Leave::Drop,
+            15..18 => Leave::DropDisconnecting { after: dice.pause(1_000) },
             _ => Leave::Probe,
         };
         Self { at: dice.maybe(0.6, |dice| dice.pause(5_000)), how }

@@ -29,7 +29,7 @@ pub enum Attempted {
     NoPath(QueryError),
 }
 
-/// What came of one request.
+/// What came of one request. A call that was ignored makes another one.
 #[derive(Debug)]
 pub struct Answered {
     pub call: usize,
@@ -44,6 +44,7 @@ pub enum Answer {
     Connected,
     Failed(AcceptError),
     GaveUp,
+    Ignored,
     Rejected,
     Dropped,
 }

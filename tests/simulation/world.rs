@@ -305,19 +305,26 @@ impl World {
     }
 
     async fn listen(self: &Arc<Self>, host: usize) -> Result<(), ibcm::ListenError> {
-        let listener = Listener::bind(SERVICE).device(&self.hca(host)).await?;
+        let backlog = self.plan.hosts[host].backlog;
+        let listener = Listener::bind(SERVICE).device(&self.hca(host)).backlog(backlog).await?;
         let world = Arc::clone(self);
         self.spawn(format!("{LISTENER} of {}", self.name(host)), world.serve(host, listener));
         Ok(())
     }
 
     async fn serve(self: Arc<Self>, host: usize, listener: Listener) {
+        let mut pause = Duration::ZERO;
         loop {
             let stop = pin!(self.hosts[host].stop.notified());
-            let next = pin!(listener.accept());
+            let paused = self.pause(pause);
+            let next = pin!(async {
+                paused.await;
+                listener.accept().await
+            });
             match select(stop, next).await {
                 Either::Left(_) => break,
                 Either::Right((Ok(request), _)) => {
+                    pause = self.plan.hosts[host].pause;
                     let task = passive::run(Arc::clone(&self), host, request);
                     self.spawn(format!("request to {}", self.name(host)), task);
                 }
