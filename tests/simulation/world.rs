@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use futures::future::{Either, poll_fn, select};
+use futures::future::{Either, FutureExt as _, poll_fn, select};
 use ibcm::sim::Subnet;
 use ibcm::{Gid, Hca, Listener, ServiceId};
 use tokio::sync::Notify;
@@ -227,11 +227,7 @@ impl World {
             let next = lock(&self.tasks).iter().position(|(name, _)| which(name));
             let Some(next) = next else { return Ok(()) };
             // It stays on the list while it runs; others only add to the end.
-            let ended = poll_fn(|cx| match pin!(&mut lock(&self.tasks)[next].1).poll(cx) {
-                Poll::Ready(ended) => Poll::Ready(ended),
-                Poll::Pending => Poll::Pending,
-            });
-            let ended = ended.await;
+            let ended = poll_fn(|cx| lock(&self.tasks)[next].1.poll_unpin(cx)).await;
             let (name, _) = lock(&self.tasks).remove(next);
             if let Err(error) = ended {
                 let why = error.try_into_panic().map_or("it was cancelled".into(), |payload| text(&*payload));
@@ -269,7 +265,8 @@ impl World {
             Incident::ListenerGone { host, closed, lasts } => {
                 *lock(&self.hosts[host].no_more) = Some(closed);
                 self.hosts[host].stop.notify_one();
-                self.pause(lasts).await;
+                // Time passes only when the listener has heard that.
+                self.pause(lasts.max(Duration::from_millis(1))).await;
                 self.listen_again(host).await;
             }
             Incident::Restart { host } => {
