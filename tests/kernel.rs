@@ -77,10 +77,10 @@ fn kernel_and_us() -> Vec<Case> {
         };
         [
             case("we_call_ucmatose.sh", &[kernel]),
-            case("we_call_rdma_server.sh", &[kernel]),
+            case("hca_t61_we_call_rdma_server.sh", &[kernel]),
             case("ucmatose_calls_us.sh", &[us]),
-            case("rdma_client_calls_us.sh", &[us]),
-            case("nobody_serves.sh", &[kernel, us]),
+            case("hca_t61_rdma_client_calls_us.sh", &[us]),
+            case("hca_t60_nobody_serves.sh", &[kernel, us]),
             case("consumer_refuses.sh", &[kernel, us]),
             case("kernel_server_killed.sh", &[kernel]),
             case("kernel_client_killed.sh", &[us]),

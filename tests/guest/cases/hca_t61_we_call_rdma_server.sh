@@ -1,4 +1,4 @@
-# we_call_rdma_server KERNEL: rdma_server receives one message of 16 bytes, answers with 16 zeros and disconnects.
+# hca_t61_we_call_rdma_server KERNEL: rdma_server receives one message of 16 bytes, answers with 16 zeros and disconnects.
 source "$GUEST_CASES/lib.sh"
 rdma_server -s "$1" &
 server=$!

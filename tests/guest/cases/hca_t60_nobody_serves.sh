@@ -1,4 +1,4 @@
-# nobody_serves KERNEL OURS: a service ID without a listener is refused with reason 8, in both directions.
+# hca_t60_nobody_serves KERNEL OURS: a service ID without a listener is refused with reason 8, in both directions.
 source "$GUEST_CASES/lib.sh"
 ours call "$1" 7999 >called || true
 grep -x 'rejected 8 ' called
