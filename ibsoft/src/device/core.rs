@@ -1,7 +1,7 @@
 //! What all handles of a device share: the engine and its link behind one mutex.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use ibdev::qp::Transition;
@@ -14,9 +14,10 @@ use crate::sim::{Held, Probe};
 
 /// What carries an engine's packets.
 pub(crate) trait Link: fmt::Debug + Send {
-    /// Sends what the engine has, as far as the link takes it now, and sees to it that the engine is called again
-    /// when its timer is due or when the link takes more.
-    fn flush(&mut self, engine: &mut Engine, now: Instant);
+    /// Takes what the engine has to send, as far as the link has room, and sees to it that the engine is called again
+    /// when its timer is due or when the link has room for more. What is returned is to be called once the device's
+    /// mutex is free.
+    fn flush(&mut self, engine: &mut Engine, now: Instant) -> Option<Arc<dyn Departure>>;
 
     /// The path from a port to a GID, if there is one.
     fn resolve(&self, port: u8, dgid: Gid) -> Option<PathRecord>;
@@ -28,6 +29,12 @@ pub(crate) trait Link: fmt::Debug + Send {
     fn draw_seed(&mut self) -> Option<[u8; 32]> {
         None
     }
+}
+
+/// The part of sending that takes its time: system calls.
+pub(crate) trait Departure: fmt::Debug + Send + Sync {
+    /// Sends what the link took. Whether the link has room for more again, after it had not.
+    fn send(&self) -> bool;
 }
 
 /// An HCA. Its handles hold it by `Arc`, what drives it by `Weak`.
@@ -50,15 +57,19 @@ pub(super) struct State {
 }
 
 impl State {
+    /// This moment, or the latest one that the engine knows if that is later.
+    fn not_before(&mut self, now: Instant) -> Instant {
+        self.latest = self.latest.max(now);
+        self.latest
+    }
+
     /// Lets the link send, and finds whom to wake.
-    fn settle(&mut self, now: Instant) -> Wakes {
-        if !self.gone {
-            self.link.flush(&mut self.engine, now);
-        }
+    fn settle(&mut self, now: Instant) -> (Wakes, Option<Arc<dyn Departure>>) {
+        let departure = if self.gone { None } else { self.link.flush(&mut self.engine, now) };
         while let Some(event) = self.engine.poll_event() {
             self.waiters.event(event, &self.engine);
         }
-        self.waiters.take_woken(&self.engine)
+        (self.waiters.take_woken(&self.engine), departure)
     }
 }
 
@@ -86,20 +97,27 @@ impl Core {
     /// and wakes whom it concerns.
     fn at<R>(&self, now: Instant, call: impl FnOnce(&mut State, Instant) -> R) -> R {
         let mut state = self.lock();
-        let now = now.max(state.latest);
-        state.latest = now;
+        let now = state.not_before(now);
         let result = call(&mut state, now);
-        let wakes = state.settle(now);
+        let (wakes, mut departure) = state.settle(now);
         drop(state);
         wakes.wake();
+        while departure.take().is_some_and(|departure| departure.send()) {
+            let mut state = self.lock();
+            let now = state.not_before(now);
+            let (wakes, next) = state.settle(now);
+            drop(state);
+            wakes.wake();
+            departure = next;
+        }
         result
     }
 
     /// What a link's task does at `now`: hands in packets, lets timers expire.
-    pub(crate) fn drive(&self, now: Instant, call: impl FnOnce(&mut Engine, &mut dyn Link, Instant)) {
+    pub(crate) fn drive(&self, now: Instant, call: impl FnOnce(&mut Engine, Instant)) {
         self.at(now, |state, now| {
             if !state.gone {
-                call(&mut state.engine, &mut *state.link, now);
+                call(&mut state.engine, now);
             }
         });
     }

@@ -20,7 +20,7 @@ use ibdev::{
 use ibwire::{Gid, PKey, PathRecord};
 
 use self::agent::SoftAgent;
-pub(crate) use self::core::{Core, Link};
+pub(crate) use self::core::{Core, Departure, Link};
 use self::cq::SoftCq;
 use self::qp::SoftQp;
 use crate::engine::{Engine, QpCreate};
@@ -32,7 +32,8 @@ use crate::sim::Probe;
 /// in any order. With the last of them a device over UDP is closed and its addresses are free: at once, or a moment
 /// later if its I/O task is just running on another thread. A device of a subnet lives as long as the subnet.
 ///
-/// Posting sends packets in the caller's task. One mutex guards the whole device; it is never held across an await.
+/// Posting sends packets in the caller's task. One mutex guards the whole device; it is never held across an await,
+/// nor while packets are handed to a socket.
 #[derive(Clone)]
 pub struct SoftDevice(pub(crate) Arc<Core>);
 

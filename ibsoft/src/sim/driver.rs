@@ -81,12 +81,12 @@ impl Inner {
     fn happen(&self, due: Instant, event: Event) {
         match event {
             Event::Timer { hca } => {
-                self.devices[hca].0.drive(due, |engine, _, now| engine.handle_timeout(now));
+                self.devices[hca].0.drive(due, |engine, now| engine.handle_timeout(now));
             }
             Event::Arrival { to, frame } => match frame::decode(&frame) {
                 Ok((net, transport)) => {
                     let PortId { hca, port } = to;
-                    self.devices[hca].0.drive(due, |engine, _, now| {
+                    self.devices[hca].0.drive(due, |engine, now| {
                         engine.handle_packet(now, port, &net, &frame[transport]);
                     });
                 }

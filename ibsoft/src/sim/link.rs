@@ -11,7 +11,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::fabric::{Fabric, PortId};
 use super::frame;
-use crate::device::Link;
+use crate::device::{Departure, Link};
 use crate::engine::Engine;
 
 /// The wires of a subnet, and who moves what is on them.
@@ -80,7 +80,7 @@ impl SimLink {
 }
 
 impl Link for SimLink {
-    fn flush(&mut self, engine: &mut Engine, now: Instant) {
+    fn flush(&mut self, engine: &mut Engine, now: Instant) -> Option<Arc<dyn Departure>> {
         let mut fabric = self.wires.fabric();
         loop {
             self.transport.clear();
@@ -92,6 +92,7 @@ impl Link for SimLink {
         let due = fabric.next_due();
         drop(fabric);
         self.wires.call_driver(due);
+        None
     }
 
     fn resolve(&self, port: u8, dgid: Gid) -> Option<PathRecord> {

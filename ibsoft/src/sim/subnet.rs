@@ -128,7 +128,7 @@ impl Subnet {
             all.filter(|id| fabric.set_up(*id, up)).collect()
         };
         let now = tokio::time::Instant::now().into_std();
-        self.0.devices[hca].0.drive(now, |engine, _, _| {
+        self.0.devices[hca].0.drive(now, |engine, _| {
             for id in ports {
                 let Some(mut attr) = engine.port(id.port).copied() else { continue };
                 attr.state = if up { PortState::Active } else { PortState::Down };

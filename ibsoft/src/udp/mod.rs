@@ -9,6 +9,7 @@ mod address;
 mod capture;
 mod counters;
 mod link;
+mod outbox;
 mod receive;
 mod socket;
 mod task;
@@ -106,9 +107,9 @@ impl SoftDevice {
         let recv_buffer = sockets.iter().map(|socket| socket.recv_buffer).min().unwrap_or(0);
         engine_config.window = window(recv_buffer, mtu).min(engine_config.window);
 
-        let io = Arc::new(Io::new(sockets, capture));
+        let io = Arc::new(Io::new(sockets, capture, config.port));
         let weak_io = Arc::downgrade(&io);
-        let link = UdpLink::new(io, config.port, mtu);
+        let link = UdpLink::new(io, mtu);
         let now = tokio::time::Instant::now().into_std();
         let core = Arc::new(Core::new(Engine::new(engine_config), Box::new(link), now));
         runtime.spawn(task::run(Arc::downgrade(&core), weak_io));

@@ -68,16 +68,16 @@ impl Task {
         let received = from.socket.try_io(Interest::READABLE, || self.receiver.recv(from, capture));
         match received {
             Ok(()) => {
-                core.drive(now(), |engine, link, now| {
-                    for (n, (net, transport)) in self.receiver.batch().enumerate() {
-                        engine.handle_packet(now, PORT, net, transport);
-                        if n % FLUSH_EVERY == FLUSH_EVERY - 1 {
-                            link.flush(engine, now);
+                let mut batch = self.receiver.batch().peekable();
+                while batch.peek().is_some() {
+                    core.drive(now(), |engine, now| {
+                        for (net, transport) in batch.by_ref().take(FLUSH_EVERY) {
+                            engine.handle_packet(now, PORT, net, transport);
                         }
-                    }
-                    // A flood must not keep timers from expiring.
-                    engine.handle_timeout(now);
-                });
+                        // A flood must not keep timers from expiring.
+                        engine.handle_timeout(now);
+                    });
+                }
             }
             // The next readiness has to be waited for, which the next poll does.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -99,6 +99,9 @@ impl Task {
             (signals.alarm, signals.blocked)
         };
         let has_room = blocked.is_some_and(|socket| io.sockets[socket].socket.poll_send_ready(cx).is_ready());
+        if has_room {
+            io.signals().unblock();
+        }
         let is_due = alarm.is_some_and(|alarm| self.poll_sleep(cx, alarm).is_ready());
         if is_due {
             io.signals().alarm = None;
@@ -106,7 +109,7 @@ impl Task {
         if has_room || is_due {
             io.signals().task = None;
             // The flush at the end sets the next alarm.
-            core.drive(now(), |engine, _, now| engine.handle_timeout(now));
+            core.drive(now(), |engine, now| engine.handle_timeout(now));
         }
         has_room || is_due
     }
