@@ -1,5 +1,6 @@
 //! Posted work and what has completed.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -17,6 +18,11 @@ pub(super) const RECV_ID: u64 = u64::MAX;
 
 /// Completions taken from the device at once.
 const BATCH: usize = 64;
+
+thread_local! {
+    /// Where completions go between the completion queue and their connection; empty in between.
+    static SCRATCH: Cell<Vec<Completion>> = const { Cell::new(Vec::new()) };
+}
 
 /// The queue pair of one connection, the work that is posted to it and what has completed and was not fetched
 /// yet.
@@ -45,7 +51,6 @@ pub(crate) struct Queues {
     /// A receive has completed since the last [`Queues::take_news`].
     received: bool,
     newly_broken: bool,
-    scratch: Vec<Completion>,
     unwanted: Vec<Buf>,
     counters: Counters,
     /// The HCA's.
@@ -177,7 +182,6 @@ impl Queues {
             broken: None,
             received: false,
             newly_broken: false,
-            scratch: Vec::new(),
             unwanted: Vec::new(),
             counters: Counters::default(),
             totals,
@@ -283,7 +287,7 @@ impl Queues {
     }
 
     fn sort_completions(&mut self, cq: &dyn CompletionQueue) -> usize {
-        let mut scratch = std::mem::take(&mut self.scratch);
+        let mut scratch = SCRATCH.take();
         let taken = cq.poll(&mut scratch, BATCH);
         for completion in scratch.drain(..) {
             match completion.id {
@@ -291,7 +295,7 @@ impl Queues {
                 id => self.sent(id as usize, completion),
             }
         }
-        self.scratch = scratch;
+        SCRATCH.set(scratch);
         taken
     }
 

@@ -21,9 +21,28 @@ pub(super) struct Cq {
     queue: VecDeque<(u32, Completion)>,
 }
 
+/// Memory of completion queues that were destroyed: connections come and go.
+#[derive(Debug, Default)]
+pub(super) struct Spares(Vec<VecDeque<(u32, Completion)>>);
+
+impl Spares {
+    const MOST: usize = 256;
+    const LONGEST: usize = 64;
+}
+
 impl Cq {
-    pub(super) fn new(capacity: u32) -> Self {
-        Self { capacity, reserved: 0, users: 0, queue: VecDeque::new() }
+    /// A queue with the memory of one that was destroyed, if there is some.
+    pub(super) fn new(capacity: u32, spares: &mut Spares) -> Self {
+        Self { capacity, reserved: 0, users: 0, queue: spares.0.pop().unwrap_or_default() }
+    }
+
+    /// Leaves the memory of the queue to others.
+    pub(super) fn dissolve(mut self, spares: &mut Spares) {
+        let capacity = self.queue.capacity();
+        if capacity > 0 && capacity <= Spares::LONGEST && spares.0.len() < Spares::MOST {
+            self.queue.clear();
+            spares.0.push(self.queue);
+        }
     }
 
     /// Reserves places for the work requests of one queue.

@@ -105,6 +105,7 @@ pub struct Engine {
     gsi: Gsi,
     rng: ChaCha8Rng,
     max_qps: usize,
+    cq_spares: cq::Spares,
     /// Packets sent in a row by the QP at the head of the ring.
     burst: u32,
 }
@@ -133,6 +134,7 @@ impl Engine {
             },
             qps: QpTable::new(),
             rng,
+            cq_spares: cq::Spares::default(),
             max_qps: (config.max_qps as usize).min(QpTable::MAX_QPS),
             burst: 0,
         }
@@ -198,7 +200,7 @@ impl Engine {
                 limit: limit.into(),
             });
         }
-        Ok(CqId(self.shared.cqs.insert(Cq::new(capacity)) as u32))
+        Ok(CqId(self.shared.cqs.insert(Cq::new(capacity, &mut self.cq_spares)) as u32))
     }
 
     /// Destroys a completion queue.
@@ -212,7 +214,9 @@ impl Engine {
                 holder: "a QP: destroy that first",
             });
         }
-        self.shared.cqs.try_remove(cq.0 as usize);
+        if let Some(cq) = self.shared.cqs.try_remove(cq.0 as usize) {
+            cq.dissolve(&mut self.cq_spares);
+        }
         Ok(())
     }
 

@@ -349,9 +349,13 @@ impl Qp {
         work: &mut VecDeque<RecvWr>,
         shared: &mut Shared,
     ) -> Result<(), PostError> {
-        if self.state != State::Error {
-            let free = (self.rq.max - self.rq.used) as usize;
-            self.receives.reserve(work.len().min(free));
+        let posted = u32::try_from(work.len()).unwrap_or(u32::MAX);
+        let fits = posted <= self.rq.max - self.rq.used;
+        if fits && self.receives.is_empty() && !matches!(self.state, State::Reset | State::Error) {
+            // All at once, as the first receives of a connection are.
+            self.rq.used += posted;
+            std::mem::swap(work, &mut self.receives);
+            return Ok(());
         }
         while !work.is_empty() {
             if self.state == State::Reset {
