@@ -85,7 +85,7 @@ fn kernel_and_us() -> Vec<Case> {
             case("kernel_server_killed.sh", &[kernel]),
             case("kernel_client_killed.sh", &[us]),
             case("kernel_dies_unheard.sh", &[kernel]),
-            case("bad_wire_we_call.sh", &[kernel]),
+            case("bad_wire_we_call.sh", &[kernel]).limit(120),
             case("bad_wire_kernel_calls.sh", &[us]).limit(120),
         ]
     });

@@ -17,7 +17,8 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 
 const DEVICE: &str = "soft:10.77.0.2,fd77::2";
 
-/// Longer than the default: over a bad wire the kernel needs several of its 4.3 s.
+/// Longer than the default: over a bad wire the kernel needs several of its 4.3 s, and ucmatose confirms a disconnect only
+/// when it has talked on all of its connections.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Parser)]
