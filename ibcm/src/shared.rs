@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Waker};
 
 use futures::task::AtomicWaker;
 use ibdev::Device;
@@ -128,6 +129,15 @@ impl Shared {
     /// Runs a task of this HCA in its runtime, wherever the caller is.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(task);
+    }
+
+    /// As [`Shared::spawn`], but what the task can do without waiting is done when this returns.
+    pub(crate) fn begin(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let _runtime = self.runtime.enter();
+        let mut task = Box::pin(task);
+        if task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            self.spawn(task);
+        }
     }
 
     /// The device, as long as the HCA takes new work.

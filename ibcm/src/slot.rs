@@ -136,8 +136,8 @@ impl Slot {
         });
         self.wake_all(shared);
         let Some(qp) = qp else { return };
-        let (slot, shared) = (Arc::clone(self), Arc::clone(shared));
-        shared.clone().spawn(async move {
+        let (hca, slot, shared) = (shared, Arc::clone(self), Arc::clone(shared));
+        let stop = async move {
             if let Err(error) = qp.modify(Transition::Error).await {
                 tracing::debug!(%error, "queue pair not stopped");
             }
@@ -148,7 +148,8 @@ impl Slot {
                 state.flushed = true;
             });
             slot.wake_all(&shared);
-        });
+        };
+        hca.begin(stop);
     }
 
     /// A queue pair has gone to the error state by itself; perhaps it is this one.
