@@ -128,9 +128,9 @@ impl Accept {
 }
 
 impl AcceptConfig {
-    async fn run(self) -> Result<Connection, AcceptError> {
+    fn run(self) -> impl Future<Output = Result<Connection, AcceptError>> {
         let span = self.handshake.slot().span.clone();
-        self.accept().instrument(span).await
+        self.accept().instrument(span)
     }
 
     async fn accept(self) -> Result<Connection, AcceptError> {

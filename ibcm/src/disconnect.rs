@@ -64,10 +64,10 @@ impl<'a> Disconnect<'a> {
     }
 }
 
-impl DisconnectConfig<'_> {
-    async fn run(self) -> Closed {
+impl<'a> DisconnectConfig<'a> {
+    fn run(self) -> impl Future<Output = Closed> + 'a {
         let span = self.conn.slot().span.clone();
-        self.disconnect().instrument(span).await
+        self.disconnect().instrument(span)
     }
 
     async fn disconnect(self) -> Closed {

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use futures::FutureExt;
+
 use crate::parked::Ticket;
 use crate::proto::message::Rep;
 use crate::shared::Shared;
@@ -114,14 +116,21 @@ pub(crate) fn poll_slot<T>(
 }
 
 /// Runs `step` until `deadline`; the error is how long it was tried.
-pub(crate) async fn before<T>(
+pub(crate) fn before<T>(
     started: Instant,
     deadline: Option<Instant>,
     step: impl Future<Output = T>,
-) -> Result<T, Duration> {
-    let Some(deadline) = deadline else { return Ok(step.await) };
-    let elapsed = |_| deadline.saturating_duration_since(started);
-    tokio::time::timeout_at(deadline.into(), step).await.map_err(elapsed)
+) -> impl Future<Output = Result<T, Duration>> {
+    // Combinators, because an async function holds what it is given twice.
+    match deadline {
+        None => step.map(Ok).left_future(),
+        Some(deadline) => {
+            let elapsed = move |_| deadline.saturating_duration_since(started);
+            tokio::time::timeout_at(deadline.into(), step)
+                .map(move |done| done.map_err(elapsed))
+                .right_future()
+        }
+    }
 }
 
 /// Waits for a condition of the HCA.
