@@ -16,11 +16,19 @@ use std::time::Duration;
 
 use benches::{Case, Clock, Estimate, Options, Sampling, Table, side_by_side};
 
+/// Threads that free what others have allocated do not wait for each other, as they do in glibc.
+#[cfg(feature = "mimalloc")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const ALLOCATOR_NAME: &str = if cfg!(feature = "mimalloc") { "mimalloc" } else { "the system's allocator" };
+
 /// How many connections are being made or ended at once.
 const IN_FLIGHT: [u64; 3] = [1, 64, 1000];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let options = Options::start("connections: made and ended on loopback, both ends in this process");
+    println!("{ALLOCATOR_NAME}\n");
     let sampling = Sampling::new(&options, Clock::Wall, Duration::from_millis(500), 11);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let sdk = runtime.block_on(sdk::Pair::open())?;
