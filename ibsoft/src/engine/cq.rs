@@ -17,31 +17,39 @@ pub(super) struct Cq {
     reserved: u32,
     /// How many queues complete here.
     users: u32,
+    /// A QP was flushed since the queue was last empty.
+    flushed: bool,
     /// Completions with the slots of their QPs.
     queue: VecDeque<(u32, Completion)>,
 }
 
-/// Memory of completion queues that were destroyed: connections come and go.
+/// Memory of completion queues that need none any more: connections come and go.
 #[derive(Debug, Default)]
 pub(super) struct Spares(Vec<VecDeque<(u32, Completion)>>);
 
 impl Spares {
     const MOST: usize = 256;
     const LONGEST: usize = 64;
+
+    fn keep(&mut self, queue: VecDeque<(u32, Completion)>) {
+        if queue.capacity() <= Self::LONGEST && self.0.len() < Self::MOST {
+            self.0.push(queue);
+        }
+    }
 }
 
 impl Cq {
-    /// A queue with the memory of one that was destroyed, if there is some.
+    /// A queue with the memory of another one, if there is some to spare.
     pub(super) fn new(capacity: u32, spares: &mut Spares) -> Self {
-        Self { capacity, reserved: 0, users: 0, queue: spares.0.pop().unwrap_or_default() }
+        Self { capacity, reserved: 0, users: 0, flushed: false, queue: spares.0.pop().unwrap_or_default() }
     }
 
-    /// Leaves the memory of the queue to others.
-    pub(super) fn dissolve(mut self, spares: &mut Spares) {
-        let capacity = self.queue.capacity();
-        if capacity > 0 && capacity <= Spares::LONGEST && spares.0.len() < Spares::MOST {
-            self.queue.clear();
-            spares.0.push(self.queue);
+    /// Leaves the memory of a queue whose QP was flushed to others once it is empty: a connection in TimeWait has
+    /// nothing to complete any more.
+    pub(super) fn retire(&mut self, spares: &mut Spares) {
+        if self.flushed && self.queue.is_empty() {
+            self.flushed = false;
+            spares.keep(std::mem::take(&mut self.queue));
         }
     }
 
@@ -74,9 +82,10 @@ impl Cq {
         self.queue.len()
     }
 
-    /// So many completions are about to be added.
-    pub(super) fn expect(&mut self, completions: usize) {
+    /// So many completions are about to be added, because a QP is flushed.
+    pub(super) fn expect_flush(&mut self, completions: usize) {
         self.queue.reserve(completions);
+        self.flushed = true;
     }
 
     /// Adds a completion and returns whether the queue was empty.

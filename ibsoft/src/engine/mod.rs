@@ -214,9 +214,7 @@ impl Engine {
                 holder: "a QP: destroy that first",
             });
         }
-        if let Some(cq) = self.shared.cqs.try_remove(cq.0 as usize) {
-            cq.dissolve(&mut self.cq_spares);
-        }
+        self.shared.cqs.try_remove(cq.0 as usize);
         Ok(())
     }
 
@@ -238,6 +236,7 @@ impl Engine {
             }
             out.push(completion);
         }
+        cq.retire(&mut self.cq_spares);
         count
     }
 

@@ -265,7 +265,7 @@ impl Qp {
         // What waits for the end of TimeWait in this state needs no memory for receives.
         let receives = std::mem::take(&mut self.receives);
         if let Some(cq) = shared.cq(self.rq.cq) {
-            cq.expect(receives.len());
+            cq.expect_flush(receives.len());
         }
         for RecvWr { id, buf } in receives {
             self.rq.plain(shared, id, buf, Status::WR_FLUSH_ERR);
