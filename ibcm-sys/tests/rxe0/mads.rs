@@ -92,25 +92,22 @@ async fn a_dead_neighbour_holds_up_neither_the_caller_nor_what_arrives() {
     .await;
 }
 
-/// More than the window: what does not fit stays with the caller, who is woken when there is room.
+/// More than the window, whose lanes may or may not keep up: nothing is lost, and the order stays.
 #[tokio::test]
 #[ignore = "needs rxe0"]
-async fn a_full_window_pushes_back() {
+async fn more_than_the_window_arrives_in_order() {
     let device = rxe0().await;
     let agent = device.open_agent(CM).unwrap();
     let mut batch: VecDeque<_> = (0..400).map(|tid| mad(&device, HERE, tid)).collect();
     let send = async {
-        let mut pauses = 0;
         loop {
             agent.send(&mut batch).unwrap();
             if batch.is_empty() {
-                return pauses;
+                return;
             }
-            pauses += 1;
             poll_fn(|cx| agent.poll_ready(cx)).await.unwrap();
         }
     };
-    let (pauses, mads) = tokio::join!(within("room", send), receive(&*agent, 400));
-    assert!(pauses > 0);
+    let ((), mads) = tokio::join!(within("room", send), receive(&*agent, 400));
     assert_eq!(mads.iter().map(low_tid).collect::<Vec<_>>(), (0..400).collect::<Vec<_>>());
 }
