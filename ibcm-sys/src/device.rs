@@ -7,13 +7,14 @@ use std::task::{Context, Poll};
 use async_trait::async_trait;
 use ibdev::qp::QpSpec;
 use ibdev::{
-    AgentSpec, Buf, CompletionQueue, Device, DeviceAttr, DeviceError, DeviceEvent, GidEntry, MadAgent,
-    PortAttr, QueuePair,
+    Access, AddressHandle, AddressVector, AgentSpec, Buf, CompletionQueue, Device, DeviceAttr, DeviceError,
+    DeviceEvent, GidEntry, MadAgent, PortAttr, ProtectionDomain, QueuePair, Region, SharedMemory,
+    SharedReceiveQueue,
 };
 use ibwire::PKey;
 
 use crate::counters::Counters;
-use crate::ibv::{self, AsyncEvents, ProtectionDomain, VerbsCq, VerbsQp, blocking};
+use crate::ibv::{self, AsyncEvents, VerbsCq, VerbsQp, blocking};
 use crate::umad::UmadAgent;
 
 /// An RDMA device of this machine: verbs through libibverbs, management datagrams through umad.
@@ -24,7 +25,7 @@ use crate::umad::UmadAgent;
 pub struct LinuxDevice {
     attr: DeviceAttr,
     events: AsyncEvents,
-    domain: Arc<ProtectionDomain>,
+    domain: Arc<ibv::ProtectionDomain>,
     context: Arc<ibv::Context>,
     counters: Arc<Counters>,
 }
@@ -50,7 +51,7 @@ impl LinuxDevice {
         let counters = Arc::new(Counters::default());
         let (attr, context, domain) = blocking(move || {
             let context = Arc::new(ibv::Context::open(&name)?);
-            let domain = Arc::new(ProtectionDomain::new(context.clone())?);
+            let domain = Arc::new(ibv::ProtectionDomain::new(context.clone())?);
             Ok((context.attr(&name)?, context, domain))
         })
         .await?;
@@ -103,6 +104,37 @@ impl Device for LinuxDevice {
         Ok(Arc::new(cq))
     }
 
+    fn domain(&self) -> Arc<dyn ProtectionDomain> {
+        Arc::new(LinuxDomain {
+            attr: self.attr.clone(),
+            domain: self.domain.clone(),
+            counters: self.counters.clone(),
+        })
+    }
+
+    async fn create_domain(&self) -> Result<Arc<dyn ProtectionDomain>, DeviceError> {
+        Err(DeviceError::Unsupported { what: "a second protection domain" })
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.counters.named()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// A protection domain of this machine's device.
+#[derive(Debug)]
+struct LinuxDomain {
+    attr: DeviceAttr,
+    domain: Arc<ibv::ProtectionDomain>,
+    counters: Arc<Counters>,
+}
+
+#[async_trait]
+impl ProtectionDomain for LinuxDomain {
     async fn create_qp(&self, spec: QpSpec) -> Result<Arc<dyn QueuePair>, DeviceError> {
         limit("outstanding sends", spec.max_send_wr, self.attr.max_qp_wr)?;
         limit("posted receives", spec.max_recv_wr, self.attr.max_qp_wr)?;
@@ -112,13 +144,21 @@ impl Device for LinuxDevice {
         Ok(Arc::new(qp))
     }
 
+    async fn create_srq(&self, _: u32, _: u32) -> Result<Arc<dyn SharedReceiveQueue>, DeviceError> {
+        Err(DeviceError::Unsupported { what: "a shared receive queue" })
+    }
+
+    async fn create_ah(&self, _: AddressVector) -> Result<Arc<dyn AddressHandle>, DeviceError> {
+        Err(DeviceError::Unsupported { what: "an address handle" })
+    }
+
     async fn alloc(&self, count: usize, len: usize) -> Result<Vec<Buf>, DeviceError> {
         let domain = self.domain.clone();
         blocking(move || ibv::alloc(domain, count, len)).await
     }
 
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.counters.named()
+    async fn register(&self, _: SharedMemory, _: Access) -> Result<Region, DeviceError> {
+        Err(DeviceError::Unsupported { what: "exposing memory" })
     }
 
     fn as_any(&self) -> &dyn Any {

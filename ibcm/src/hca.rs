@@ -138,7 +138,7 @@ impl Hca {
     /// Dropped, nothing is left behind.
     pub async fn alloc(&self, len: usize) -> Result<Buf, Error> {
         let device = self.shared().device()?;
-        let mut bufs = device.alloc(1, len).await?;
+        let mut bufs = device.domain().alloc(1, len).await?;
         bufs.pop().ok_or(Error::Device(ibdev::DeviceError::Unsupported { what: "one buffer" }))
     }
 

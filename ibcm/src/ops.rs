@@ -119,7 +119,7 @@ impl<'a, T> SendOp<'a, T> {
                         Ok(CopyBuf::Ready(buf)) => *this.step = Step::Buf(filled(buf, data)),
                         Ok(CopyBuf::Allocate { len, keep }) => match shared.device() {
                             Ok(device) => {
-                                let making = Box::pin(async move { device.alloc(1, len).await });
+                                let making = Box::pin(async move { device.domain().alloc(1, len).await });
                                 *this.step = Step::Allocating { data, keep, making };
                             }
                             Err(unavailable) => {
@@ -164,11 +164,11 @@ impl<'a, T> SendOp<'a, T> {
                         match queues.post_send(this.place, *this.imm, buf, *this.solicited, *this.copy) {
                             Posting::Posted { key, next } => Some(Ok(Some((key, next)))),
                             Posting::Wait(wr) => {
-                                held = Some(wr.buf);
+                                held = wr.sg.into_iter().next();
                                 let first = queues.wait_in_line(*this.place, cx.waker());
                                 if first { None } else { Some(Ok(None)) }
                             }
-                            Posting::Refused(cause, buf) => Some(Err((cause, Some(buf)))),
+                            Posting::Refused(cause, buf) => Some(Err((cause, buf))),
                         }
                     };
                     match poll_slot(shared, slot, this.ticket, cx, &mut next) {

@@ -22,6 +22,14 @@ pub struct DeviceAttr {
     pub max_responder_resources: u8,
     /// RDMA reads and atomics that a QP can have outstanding (initiator depth).
     pub max_initiator_depth: u8,
+    /// Most buffers of one work request.
+    pub max_sge: u32,
+    /// Longest message that can be posted inline.
+    pub max_inline_data: u32,
+    /// Most receives in a shared receive queue; 0 if the device has none.
+    pub max_srq_wr: u32,
+    /// Whether it carries out atomics.
+    pub atomics: bool,
     /// How long the device may take to acknowledge a packet.
     pub ack_delay: TimeCode,
 }
@@ -38,6 +46,10 @@ impl DeviceAttr {
             max_message: 1 << 31,
             max_responder_resources: 16,
             max_initiator_depth: 16,
+            max_sge: 1,
+            max_inline_data: 0,
+            max_srq_wr: 0,
+            atomics: false,
             ack_delay: TimeCode::truncate(15),
         }
     }

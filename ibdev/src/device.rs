@@ -9,8 +9,8 @@ use ibwire::{PKey, Qpn};
 
 use crate::qp::{QpSpec, Transition};
 use crate::{
-    AgentSpec, Buf, Completion, DeviceAttr, DeviceError, DeviceEvent, GidEntry, MadAgent, PortAttr,
-    PostError, RecvWr, SendWr,
+    Access, AddressVector, AgentSpec, Buf, Completion, DeviceAttr, DeviceError, DeviceEvent, GidEntry,
+    MadAgent, PortAttr, PostError, RecvWr, Region, SendWr, SharedMemory,
 };
 
 /// An open HCA. It may belong to the async runtime in which it was opened: what waits is woken only while that runs.
@@ -45,12 +45,11 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// Creates a completion queue for up to `capacity` completions. Slow.
     async fn create_cq(&self, capacity: u32) -> Result<Arc<dyn CompletionQueue>, DeviceError>;
 
-    /// Creates a queue pair in RESET. Slow. Dropping it destroys the QP: posted work never completes, its buffers
-    /// return to their homes. Destroying may be slow too, so the device may do it a little later and elsewhere.
-    async fn create_qp(&self, spec: QpSpec) -> Result<Arc<dyn QueuePair>, DeviceError>;
+    /// The domain in which everything is made that needs no other.
+    fn domain(&self) -> Arc<dyn ProtectionDomain>;
 
-    /// Allocates `count` buffers of `len` bytes that this device can send from and receive into. Slow.
-    async fn alloc(&self, count: usize, len: usize) -> Result<Vec<Buf>, DeviceError>;
+    /// Creates a protection domain. Slow.
+    async fn create_domain(&self) -> Result<Arc<dyn ProtectionDomain>, DeviceError>;
 
     /// Closes the device for all its handles: posted work is flushed, calls answer [`DeviceError::Gone`]. What was sent
     /// before still goes out, if it can within a bound that the device names. When this returns, the device holds
@@ -67,6 +66,62 @@ pub trait Device: fmt::Debug + Send + Sync {
     fn counters(&self) -> Vec<(&'static str, u64)>;
 
     /// Downcast for calls that only one kind of device has.
+    fn as_any(&self) -> &dyn std::any::Any;
+}
+
+/// A protection domain: queue pairs reach memory of their own domain only (IBTA vol. 1, 10.2.3). What is made in it keeps
+/// it alive.
+#[async_trait]
+pub trait ProtectionDomain: fmt::Debug + Send + Sync {
+    /// Creates a queue pair in RESET. Slow. Dropping it destroys the QP: posted work never completes, its buffers
+    /// return to their homes. Destroying may be slow too, so the device may do it a little later and elsewhere.
+    async fn create_qp(&self, spec: QpSpec) -> Result<Arc<dyn QueuePair>, DeviceError>;
+
+    /// Creates a shared receive queue for up to `max_wr` receives of up to `max_sge` buffers each. Slow.
+    async fn create_srq(&self, max_wr: u32, max_sge: u32)
+    -> Result<Arc<dyn SharedReceiveQueue>, DeviceError>;
+
+    /// Makes a handle for datagrams to a remote port. Slow.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] for an address that the port cannot reach.
+    async fn create_ah(&self, av: AddressVector) -> Result<Arc<dyn AddressHandle>, DeviceError>;
+
+    /// Allocates `count` buffers of `len` bytes that queue pairs of this domain can send from and receive into. Slow.
+    async fn alloc(&self, count: usize, len: usize) -> Result<Vec<Buf>, DeviceError>;
+
+    /// Exposes memory to the peers of this domain's connected queue pairs. Slow.
+    async fn register(&self, memory: SharedMemory, access: Access) -> Result<Region, DeviceError>;
+
+    /// Downcast for the device that made it.
+    fn as_any(&self) -> &dyn std::any::Any;
+}
+
+/// Receives that many queue pairs take from (IBTA vol. 1, 10.2.9). With the handle and the last queue pair it is destroyed,
+/// and its buffers go home.
+pub trait SharedReceiveQueue: fmt::Debug + Send + Sync {
+    /// Its number on this device.
+    fn number(&self) -> u32;
+
+    /// Posts from the front of `work` in order; what remains after an error was not posted. Never blocks.
+    fn post_recv(&self, work: &mut std::collections::VecDeque<RecvWr>) -> Result<(), PostError>;
+
+    /// Asks for one [`DeviceEvent::SrqLimit`] when fewer than `limit` receives are left; 0 asks for none.
+    ///
+    /// # Errors
+    /// [`DeviceError::Limit`] for more than the queue holds.
+    fn set_limit(&self, limit: u32) -> Result<(), DeviceError>;
+
+    /// Downcast for the device that made it.
+    fn as_any(&self) -> &dyn std::any::Any;
+}
+
+/// The way to a remote port, for datagrams.
+pub trait AddressHandle: fmt::Debug + Send + Sync {
+    /// What it was made from.
+    fn av(&self) -> &AddressVector;
+
+    /// Downcast for the device that made it.
     fn as_any(&self) -> &dyn std::any::Any;
 }
 

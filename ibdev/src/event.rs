@@ -16,6 +16,16 @@ pub enum DeviceEvent {
     CommEstablished(Qpn),
     /// The QP went to the error state by itself.
     QpError(Qpn),
+    /// A request of the peer asked for memory that it may not touch. The QP is in the error state.
+    QpAccessError(Qpn),
+    /// A request of the peer was against the rules. The QP is in the error state.
+    QpRequestError(Qpn),
+    /// A QP in SQD has finished what it had started.
+    SqDrained(Qpn),
+    /// A QP in the error state has taken its last receive from its shared receive queue.
+    LastWqeReached(Qpn),
+    /// The shared receive queue with this number has fewer receives than the limit that was set. Once a limit set.
+    SrqLimit(u32),
     /// The device is gone; nothing follows, maybe not even completions of what is posted.
     Gone,
 }

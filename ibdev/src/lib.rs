@@ -16,13 +16,18 @@ mod error;
 mod event;
 mod mad;
 pub mod qp;
+mod region;
 mod work;
 
 pub use address::{AddressVector, GlobalRoute};
 pub use attr::{DeviceAttr, GidEntry, GidKind, LinkLayer, PortAttr, PortState};
 pub use buf::{Buf, BufHome, MemoryKey};
-pub use device::{CompletionQueue, Device, QueuePair};
+pub use device::{AddressHandle, CompletionQueue, Device, ProtectionDomain, QueuePair, SharedReceiveQueue};
 pub use error::{DeviceError, PostError};
 pub use event::DeviceEvent;
 pub use mad::{AgentSpec, MAD_LEN, MadAddr, MadAgent, MadSource, OutgoingMad, ReceivedMad};
-pub use work::{Completion, CompletionOp, DatagramDest, DatagramSource, RecvWr, SendOp, SendWr, Status};
+pub use region::{Access, RangeError, Region, RegionKey, RemoteRegion, SharedMemory};
+pub use work::{
+    Completion, CompletionOp, DatagramDest, DatagramSource, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr,
+    SgList, Status,
+};

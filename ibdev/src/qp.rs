@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ibwire::{Mtu, Psn, QKey, Qpn, RnrTimer, TimeCode};
 
-use crate::{AddressVector, CompletionQueue};
+use crate::{Access, AddressVector, CompletionQueue, SharedReceiveQueue};
 
 /// The transport of a queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,6 +12,8 @@ use crate::{AddressVector, CompletionQueue};
 pub enum QpType {
     /// Reliable connection.
     Rc,
+    /// Unreliable connection.
+    Uc,
     /// Unreliable datagram.
     Ud,
 }
@@ -27,19 +29,20 @@ pub struct QpSpec {
     pub recv_cq: Arc<dyn CompletionQueue>,
     /// Most sends outstanding.
     pub max_send_wr: u32,
-    /// Most receives posted.
+    /// Most receives posted. With a shared receive queue it counts for nothing.
     pub max_recv_wr: u32,
+    /// Most buffers of one work request, at least 1.
+    pub max_sge: u32,
+    /// Where receives are taken from instead of a queue of the QP's own. It must be of the same domain.
+    pub srq: Option<Arc<dyn SharedReceiveQueue>>,
 }
 
-/// What the peer may do to our memory through this QP, besides sending.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct RemoteAccess {
-    /// RDMA writes.
-    pub write: bool,
-    /// RDMA reads.
-    pub read: bool,
-    /// Atomics.
-    pub atomic: bool,
+impl QpSpec {
+    /// A queue pair with one completion queue for both directions, one buffer a work request and receives of its own.
+    pub fn new(kind: QpType, cq: &Arc<dyn CompletionQueue>, max_send_wr: u32, max_recv_wr: u32) -> Self {
+        let (send_cq, recv_cq) = (Arc::clone(cq), Arc::clone(cq));
+        Self { kind, send_cq, recv_cq, max_send_wr, max_recv_wr, max_sge: 1, srq: None }
+    }
 }
 
 /// RESET to INIT.
@@ -49,13 +52,13 @@ pub struct Init {
     pub port: u8,
     /// Index of the QP's P_Key in the port's table.
     pub pkey_index: u16,
-    /// What the peer may do; connected transports only.
-    pub access: RemoteAccess,
+    /// What the peer may do besides sending; connected transports only.
+    pub access: Access,
     /// The QP's Q_Key; datagrams only.
     pub qkey: QKey,
 }
 
-/// INIT to RTR of a connected QP.
+/// INIT to RTR of a connected QP. UC uses no more than address, MTU, peer and PSN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rtr {
     /// The peer's port.
@@ -72,7 +75,7 @@ pub struct Rtr {
     pub min_rnr_timer: RnrTimer,
 }
 
-/// RTR to RTS of a connected QP.
+/// RTR to RTS of a connected QP. UC uses no more than the PSN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rts {
     /// First PSN that we send.
@@ -104,6 +107,11 @@ pub enum Transition {
         /// First PSN that we send.
         sq_psn: Psn,
     },
+    /// RTS to SQD: what has been started is finished, then [`SqDrained`](crate::DeviceEvent::SqDrained) is reported;
+    /// what is posted meanwhile waits.
+    SqDrain,
+    /// SQD to RTS, once it is drained.
+    SqResume,
     /// Any state but RESET to ERR: all posted work is flushed.
     Error,
     /// Any state to RESET: all posted work is dropped without completions, its buffers return to their homes.

@@ -133,7 +133,7 @@ async fn a_partition_lasts_until_it_is_healed() {
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(net.log().iter().all(|line| line.ends_with("partitioned")), "{:#?}", net.log());
     net.heal();
-    assert_eq!(&soon(b.completions(1)).await[0].buf[..], b"hello");
+    assert_eq!(&soon(b.completions(1)).await[0].sg[0][..], b"hello");
     assert!(soon(a.completions(1)).await[0].status.is_ok());
 }
 

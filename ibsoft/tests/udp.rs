@@ -59,7 +59,7 @@ async fn messages_pass_between_threads() {
         let done = soon(task).await.unwrap();
         assert!(done.iter().all(|c| c.status.is_ok()), "{done:?}");
         let received = done.iter().filter(|c| c.op == ibdev::CompletionOp::Recv);
-        assert!(received.zip(0..).all(|(c, n)| c.buf[..] == message(n, 65_536)[..]));
+        assert!(received.zip(0..).all(|(c, n)| c.sg[0][..] == message(n, 65_536)[..]));
     }
 }
 
@@ -338,7 +338,7 @@ async fn posting_before_the_task_ever_ran_loses_nothing() {
         a.post_send(n, &message(n, 2000), None);
     }
     let done = soon(b.completions(100)).await;
-    assert!(done.iter().zip(0..).all(|(c, n)| c.buf[..] == message(n, 2000)[..]));
+    assert!(done.iter().zip(0..).all(|(c, n)| c.sg[0][..] == message(n, 2000)[..]));
 }
 
 /// Before the runtime had its turn it does not know yet that the socket takes packets.
@@ -374,7 +374,7 @@ struct Reposting(Arc<dyn ibdev::QueuePair>);
 
 impl ibdev::BufHome for Reposting {
     fn give_back(&self, buf: Buf) {
-        _ = self.0.post_recv(&mut [RecvWr { id: 9, buf }].into());
+        _ = self.0.post_recv(&mut [RecvWr::new(9, buf)].into());
     }
 }
 
@@ -389,7 +389,7 @@ async fn buffers_go_home_while_the_device_is_free() {
     }
     let home: Arc<dyn ibdev::BufHome> = Arc::new(Reposting(second.qp.clone()));
     let buf = Buf::unregistered(8).with_home(Arc::downgrade(&home));
-    first.qp.post_recv(&mut [RecvWr { id: 1, buf }].into()).unwrap();
+    first.qp.post_recv(&mut [RecvWr::new(1, buf)].into()).unwrap();
     first.qp.modify(Transition::Reset).await.unwrap();
     second.qp.modify(Transition::Error).await.unwrap();
     assert_eq!(soon(second.completions(1)).await[0].id, 9);

@@ -15,8 +15,8 @@
 #[cfg(test)]
 mod tests;
 
-use ibdev::qp::{Init, QpType, RemoteAccess, Rtr, Rts, Transition};
-use ibdev::{AddressVector, DeviceError};
+use ibdev::qp::{Init, QpType, Rtr, Rts, Transition};
+use ibdev::{Access, AddressVector, DeviceError};
 use rdma_sys::{
     ibv_access_flags, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr, ibv_qp_attr_mask as Mask,
     ibv_qp_state,
@@ -137,14 +137,14 @@ pub fn address_vector(av: &AddressVector) -> Result<ibv_ah_attr, DeviceError> {
 }
 
 /// What the peer may do. Local writes, which receives need, are always allowed.
-fn access(remote: RemoteAccess) -> ibv_access_flags {
+fn access(remote: Access) -> ibv_access_flags {
     let mut flags = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
     for (allowed, flag) in [
-        (remote.write, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE),
-        (remote.read, ibv_access_flags::IBV_ACCESS_REMOTE_READ),
-        (remote.atomic, ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC),
+        (Access::REMOTE_WRITE, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE),
+        (Access::REMOTE_READ, ibv_access_flags::IBV_ACCESS_REMOTE_READ),
+        (Access::REMOTE_ATOMIC, ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC),
     ] {
-        if allowed {
+        if remote.contains(allowed) {
             flags |= flag;
         }
     }

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context as TaskContext, Poll};
 
-use ibdev::{Buf, Completion, CompletionOp, CompletionQueue, DeviceError, Status};
+use ibdev::{Completion, CompletionOp, CompletionQueue, DeviceError, SgList, Status};
 use ibwire::Qpn;
 use rdma_sys::{ibv_comp_channel, ibv_cq, ibv_wc, ibv_wc_flags};
 use tokio::io::unix::AsyncFd;
@@ -82,7 +82,7 @@ pub(super) struct Work {
     pub(super) id: u64,
     pub(super) qpn: Qpn,
     pub(super) op: CompletionOp,
-    pub(super) buf: Buf,
+    pub(super) sg: SgList,
 }
 
 impl Cq {
@@ -208,17 +208,22 @@ impl Drop for Cq {
 }
 
 fn completion(wc: &ibv_wc, work: Work) -> Completion {
-    let Work { id, qpn, op, mut buf } = work;
+    let Work { id, qpn, op, mut sg } = work;
     let status = Status(u8::try_from(wc.status).unwrap_or(Status::GENERAL_ERR.0));
     let received = status.is_ok() && op == CompletionOp::Recv;
     if received {
-        buf.set_filled(wc.byte_len as usize);
+        let mut left = wc.byte_len as usize;
+        for buf in &mut sg {
+            let part = left.min(buf.capacity());
+            buf.set_filled(part);
+            left -= part;
+        }
     }
     let with_imm = received && wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
     // SAFETY: both fields of the union are 32-bit numbers.
     let imm = with_imm.then(|| u32::from_be(unsafe { wc.imm_data_invalidated_rkey_union.imm_data }));
     let len = if received { wc.byte_len } else { 0 };
-    Completion { id, qpn, status, op, len, imm, buf, from: None }
+    Completion { id, qpn, status, op, len, imm, sg, from: None }
 }
 
 /// The channel on which one queue announces completions.

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use async_trait::async_trait;
 use ibdev::qp::{QpSpec, QpType, Transition};
-use ibdev::{Buf, CompletionOp, CompletionQueue, DeviceError, PostError, QueuePair, RecvWr, SendOp, SendWr};
+use ibdev::{
+    Buf, CompletionOp, CompletionQueue, DeviceError, PostError, QueuePair, RecvWr, SendFlags, SendOp, SendWr,
+};
 use ibwire::Qpn;
 use rdma_sys::{
     ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_type, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge,
@@ -194,8 +196,9 @@ impl Qp {
         let SendOp::Send { imm } = front.op else {
             return Err(PostError::Invalid { why: "only sends fit a connection" });
         };
-        let len = front.buf.len();
-        let mut sge = self.sge(&mut front.buf, len)?;
+        let [buf] = &mut front.sg[..] else { return Err(ONE_BUFFER) };
+        let len = buf.len();
+        let mut sge = self.sge(buf, len)?;
         // SAFETY: integers, null pointers and unions of integers: all bytes zero is a value.
         let mut raw: ibv_send_wr = unsafe { zeroed() };
         raw.opcode = ibv_wr_opcode::IBV_WR_SEND;
@@ -203,19 +206,22 @@ impl Qp {
             raw.opcode = ibv_wr_opcode::IBV_WR_SEND_WITH_IMM;
             raw.imm_data_invalidated_rkey_union.imm_data = imm.to_be();
         }
-        raw.send_flags = if front.solicited { ibv_send_flags::IBV_SEND_SOLICITED.0 } else { 0 };
+        raw.send_flags = match front.flags.contains(SendFlags::SOLICITED) {
+            true => ibv_send_flags::IBV_SEND_SOLICITED.0,
+            false => 0,
+        };
         raw.sg_list = &raw mut sge;
         raw.num_sge = i32::from(sge.length > 0);
-        let Some(SendWr { id, op, buf, solicited }) = work.pop_front() else { return Ok(()) };
-        raw.wr_id = self.send_cq.keep(Work { id, qpn: self.qpn, op: CompletionOp::Send, buf });
+        let Some(SendWr { id, op, sg, flags }) = work.pop_front() else { return Ok(()) };
+        raw.wr_id = self.send_cq.keep(Work { id, qpn: self.qpn, op: CompletionOp::Send, sg });
         let mut refused = std::ptr::null_mut();
         // SAFETY: the queue pair lives while `self` does. The request and its list are read during the call. The memory
         // that the list names stays with the completion queue, so nobody touches it before the completion, or before
         // the queue pair is reset or destroyed.
         let result = unsafe { rdma_sys::ibv_post_send(self.raw.get(), &raw mut raw, &raw mut refused) };
         let Some(error) = refusal(result) else { return Ok(()) };
-        if let Some(Work { buf, .. }) = take_back(!refused.is_null(), &self.send_cq, raw.wr_id) {
-            work.push_front(SendWr { id, op, buf, solicited });
+        if let Some(Work { sg, .. }) = take_back(!refused.is_null(), &self.send_cq, raw.wr_id) {
+            work.push_front(SendWr { id, op, sg, flags });
         }
         Err(error)
     }
@@ -223,11 +229,12 @@ impl Qp {
     /// Posts the front of `work`.
     fn recv(&self, work: &mut VecDeque<RecvWr>) -> Result<(), PostError> {
         let Some(front) = work.front_mut() else { return Ok(()) };
-        let len = front.buf.capacity();
-        let mut sge = self.sge(&mut front.buf, len)?;
-        let Some(RecvWr { id, buf }) = work.pop_front() else { return Ok(()) };
+        let [buf] = &mut front.sg[..] else { return Err(ONE_BUFFER) };
+        let len = buf.capacity();
+        let mut sge = self.sge(buf, len)?;
+        let Some(RecvWr { id, sg }) = work.pop_front() else { return Ok(()) };
         let mut raw = ibv_recv_wr {
-            wr_id: self.recv_cq.keep(Work { id, qpn: self.qpn, op: CompletionOp::Recv, buf }),
+            wr_id: self.recv_cq.keep(Work { id, qpn: self.qpn, op: CompletionOp::Recv, sg }),
             next: std::ptr::null_mut(),
             sg_list: &raw mut sge,
             num_sge: i32::from(sge.length > 0),
@@ -236,8 +243,8 @@ impl Qp {
         // SAFETY: as in `send`.
         let result = unsafe { rdma_sys::ibv_post_recv(self.raw.get(), &raw mut raw, &raw mut refused) };
         let Some(error) = refusal(result) else { return Ok(()) };
-        if let Some(Work { buf, .. }) = take_back(!refused.is_null(), &self.recv_cq, raw.wr_id) {
-            work.push_front(RecvWr { id, buf });
+        if let Some(Work { sg, .. }) = take_back(!refused.is_null(), &self.recv_cq, raw.wr_id) {
+            work.push_front(RecvWr { id, sg });
         }
         Err(error)
     }
@@ -274,6 +281,8 @@ impl Drop for Qp {
     }
 }
 
+const ONE_BUFFER: PostError = PostError::Invalid { why: "not one buffer" };
+
 /// Why the driver refused a post, if it did.
 fn refusal(result: i32) -> Option<PostError> {
     let errno = match result {
@@ -296,15 +305,15 @@ fn take_back(named: bool, cq: &Cq, wr_id: u64) -> Option<Work> {
 
 #[cfg(test)]
 mod tests {
-    use ibdev::qp::{Init, RemoteAccess};
+    use ibdev::Access;
+    use ibdev::qp::Init;
     use ibwire::QKey;
 
     use super::*;
 
     #[test]
     fn a_queue_pair_goes_only_where_the_state_table_leads() {
-        let init =
-            Transition::Init(Init { port: 1, pkey_index: 0, access: RemoteAccess::default(), qkey: QKey(0) });
+        let init = Transition::Init(Init { port: 1, pkey_index: 0, access: Access::empty(), qkey: QKey(0) });
         assert_eq!(State::Reset.next(&init), Some(State::Init));
         assert_eq!(State::Init.next(&init), Some(State::Init));
         assert_eq!(State::Rts.next(&init), None);

@@ -9,19 +9,13 @@ struct End {
 
 async fn end(device: &LinuxDevice, depth: u32) -> End {
     let cq = device.create_cq(2 * depth).await.unwrap();
-    let spec = QpSpec {
-        kind: QpType::Rc,
-        send_cq: cq.clone(),
-        recv_cq: cq.clone(),
-        max_send_wr: depth,
-        max_recv_wr: depth,
-    };
-    End { qp: device.create_qp(spec).await.unwrap(), cq }
+    let spec = QpSpec::new(QpType::Rc, &cq, depth, depth);
+    End { qp: device.domain().create_qp(spec).await.unwrap(), cq }
 }
 
 impl End {
     async fn init(&self) {
-        let access = RemoteAccess { write: true, ..RemoteAccess::default() };
+        let access = Access::REMOTE_WRITE;
         let init = Init { port: 1, pkey_index: 0, access, qkey: QKey(0) };
         self.qp.modify(Transition::Init(init)).await.unwrap();
     }
@@ -57,12 +51,12 @@ impl End {
     }
 
     fn send(&self, id: u64, buf: Buf, imm: Option<u32>) -> Result<(), PostError> {
-        let wr = SendWr { id, op: SendOp::Send { imm }, buf, solicited: false };
+        let wr = SendWr::new(id, SendOp::Send { imm }, buf);
         self.qp.post_send(&mut VecDeque::from([wr]))
     }
 
     fn recv(&self, id: u64, buf: Buf) -> Result<(), PostError> {
-        self.qp.post_recv(&mut VecDeque::from([RecvWr { id, buf }]))
+        self.qp.post_recv(&mut VecDeque::from([RecvWr::new(id, buf)]))
     }
 }
 
@@ -76,7 +70,7 @@ async fn pair(device: &LinuxDevice, depth: u32) -> (End, End) {
 }
 
 async fn buf(device: &LinuxDevice, len: usize) -> Buf {
-    device.alloc(1, len).await.unwrap().remove(0)
+    device.domain().alloc(1, len).await.unwrap().remove(0)
 }
 
 #[tokio::test]
@@ -88,7 +82,7 @@ async fn messages_go_both_ways_whole_and_in_order() {
     let lengths = [0, 1, 1023, 1024, 1025, 100_000];
     for (from, to) in [(&a, &b), (&b, &a)] {
         let mut receives: VecDeque<_> =
-            (0..).zip(device.alloc(lengths.len(), 100_000).await.unwrap()).collect();
+            (0..).zip(device.domain().alloc(lengths.len(), 100_000).await.unwrap()).collect();
         for (id, buf) in receives.drain(..) {
             to.recv(100 + id, buf).unwrap();
         }
@@ -109,8 +103,11 @@ async fn messages_go_both_ways_whole_and_in_order() {
             );
             assert_eq!((received.qpn, received.len as usize), (to.qp.qpn(), len));
             assert_eq!(received.imm, (id % 2 == 0).then_some(0xdead_0000 + id as u32));
-            assert_eq!(received.buf.len(), len);
-            assert!(received.buf.iter().enumerate().all(|(i, byte)| *byte == (i + len) as u8), "{len} bytes");
+            assert_eq!(received.sg[0].len(), len);
+            assert!(
+                received.sg[0].iter().enumerate().all(|(i, byte)| *byte == (i + len) as u8),
+                "{len} bytes"
+            );
         }
     }
 }
@@ -122,7 +119,7 @@ async fn ping_pong_never_misses_a_wake_up() {
     const ROUNDS: u32 = 500;
     let device = rxe0().await;
     let (a, b) = pair(&device, 4).await;
-    let mut buffers = device.alloc(4, 64).await.unwrap();
+    let mut buffers = device.domain().alloc(4, 64).await.unwrap();
     let mut buf = || buffers.pop().unwrap();
     a.recv(0, buf()).unwrap();
     b.recv(0, buf()).unwrap();
@@ -155,9 +152,9 @@ async fn round_trip(end: &End, spare: Option<Buf>, round: u32) -> (Buf, Buf) {
         match done.op {
             CompletionOp::Recv => {
                 assert_eq!(done.imm, Some(round));
-                received = Some(done.buf);
+                received = done.into_buf();
             }
-            _ => sent = Some(done.buf),
+            _ => sent = done.into_buf(),
         }
     }
     (sent.unwrap(), received.unwrap())
@@ -187,17 +184,18 @@ async fn what_can_not_be_posted_stays_with_the_caller_and_says_why() {
         other => panic!("{other:?}"),
     }
     // Nobody takes messages at the other end, so the queue fills; the driver rounds its length up.
-    let buffers = device.alloc(64, 8).await.unwrap();
+    let buffers = device.domain().alloc(64, 8).await.unwrap();
     let mut work: VecDeque<_> = (0..)
         .zip(buffers)
-        .map(|(id, buf)| SendWr { id, op: SendOp::Send { imm: Some(id as u32) }, buf, solicited: true })
+        .map(|(id, buf)| SendWr::new(id, SendOp::Send { imm: Some(id as u32) }, buf))
         .collect();
     assert!(matches!(a.qp.post_send(&mut work), Err(PostError::Full)));
     let posted = 64 - work.len();
     assert!((4..64).contains(&posted), "{posted}");
     let front = &work[0];
-    assert_eq!((front.id, front.op), (posted as u64, SendOp::Send { imm: Some(posted as u32) }));
-    assert!(front.solicited && front.buf.len() == 8);
+    assert_eq!(front.id, posted as u64);
+    assert!(matches!(front.op, SendOp::Send { imm: Some(imm) } if imm == posted as u32));
+    assert!(front.sg[0].len() == 8);
 }
 
 #[tokio::test]
@@ -213,7 +211,7 @@ async fn an_error_flushes_what_is_posted_and_what_is_posted_later() {
     let mut done = a.complete(4).await;
     done.sort_by_key(|done| done.id);
     for (done, id) in done.into_iter().zip(0..) {
-        assert_eq!((done.id, done.status, done.buf.capacity()), (id, Status::WR_FLUSH_ERR, 8));
+        assert_eq!((done.id, done.status, done.sg[0].capacity()), (id, Status::WR_FLUSH_ERR, 8));
         assert_eq!(done.op, if id < 3 { CompletionOp::Recv } else { CompletionOp::Send });
     }
 }
@@ -291,6 +289,6 @@ async fn transitions_out_of_the_table_and_out_of_range_are_refused() {
 async fn completion_queues_of_another_device_are_refused() {
     let (device, other) = (rxe0().await, rxe0().await);
     let cq = other.create_cq(4).await.unwrap();
-    let spec = QpSpec { kind: QpType::Rc, send_cq: cq.clone(), recv_cq: cq, max_send_wr: 1, max_recv_wr: 1 };
-    assert!(matches!(device.create_qp(spec).await, Err(DeviceError::Unsupported { .. })));
+    let spec = QpSpec::new(QpType::Rc, &cq, 1, 1);
+    assert!(matches!(device.domain().create_qp(spec).await, Err(DeviceError::Unsupported { .. })));
 }

@@ -32,17 +32,16 @@ async fn nothing_is_left_in_the_kernel_and_posted_buffers_come_home() {
     let before = resources();
     let device = rxe0().await;
     let cq = device.create_cq(8).await.unwrap();
-    let spec =
-        QpSpec { kind: QpType::Rc, send_cq: cq.clone(), recv_cq: cq.clone(), max_send_wr: 4, max_recv_wr: 4 };
-    let qp = device.create_qp(spec).await.unwrap();
-    let init = Init { port: 1, pkey_index: 0, access: RemoteAccess::default(), qkey: QKey(0) };
+    let spec = QpSpec::new(QpType::Rc, &cq, 4, 4);
+    let qp = device.domain().create_qp(spec).await.unwrap();
+    let init = Init { port: 1, pkey_index: 0, access: Access::empty(), qkey: QKey(0) };
     qp.modify(Transition::Init(init)).await.unwrap();
     let shelf = Arc::new(Shelf::default());
     let home: Weak<dyn BufHome> = Arc::downgrade(&(shelf.clone() as Arc<dyn BufHome>));
-    let mut buffers = device.alloc(4, 64).await.unwrap();
+    let mut buffers = device.domain().alloc(4, 64).await.unwrap();
     let kept = buffers.pop();
     let mut work: VecDeque<_> =
-        (0..).zip(buffers).map(|(id, buf)| RecvWr { id, buf: buf.with_home(home.clone()) }).collect();
+        (0..).zip(buffers).map(|(id, buf)| RecvWr::new(id, buf.with_home(home.clone()))).collect();
     qp.post_recv(&mut work).unwrap();
     assert_ne!(resources(), before);
     drop(device);

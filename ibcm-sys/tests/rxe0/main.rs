@@ -15,9 +15,9 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use ibcm_sys::LinuxDevice;
-use ibdev::qp::{Init, QpSpec, QpType, RemoteAccess, Rtr, Rts, Transition};
+use ibdev::qp::{Init, QpSpec, QpType, Rtr, Rts, Transition};
 use ibdev::{
-    AddressVector, AgentSpec, Buf, Completion, CompletionOp, CompletionQueue, Device, DeviceError,
+    Access, AddressVector, AgentSpec, Buf, Completion, CompletionOp, CompletionQueue, Device, DeviceError,
     DeviceEvent, GidKind, GlobalRoute, LinkLayer, MAD_LEN, MadAddr, MadAgent, OutgoingMad, PortState,
     PostError, QueuePair, ReceivedMad, RecvWr, SendOp, SendWr, Status,
 };

@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use ibdev::{Buf, Completion, CompletionQueue, PostError, QueuePair, RecvWr, SendOp, SendWr, Status};
+use ibdev::{
+    Buf, Completion, CompletionQueue, PostError, QueuePair, RecvWr, SendFlags, SendOp, SendWr, Status,
+};
 use slab::Slab;
 
 use super::RecvPool;
@@ -139,7 +141,7 @@ pub(crate) enum Posting {
     /// The queue is full, or others are before us; a completion makes room.
     Wait(SendWr),
     /// Never posted; its place in the line is still to be left.
-    Refused(OpCause, Buf),
+    Refused(OpCause, Option<Buf>),
 }
 
 /// What to tell others after looking at completions.
@@ -196,7 +198,7 @@ impl Queues {
     pub(crate) fn release(&mut self) -> impl Sized + use<> {
         self.recv_pool.close();
         for buf in self.copies.free.drain(..) {
-            self.recv_pool.retire(buf);
+            self.recv_pool.retire([buf]);
         }
         self.flush_sends();
         self.outstanding = 0;
@@ -251,14 +253,14 @@ impl Queues {
         let result = qp.post_recv(&mut work);
         work.iter().for_each(|_| self.recv_pool.sub_posted());
         for wr in work {
-            self.recv_pool.retire(wr.buf);
+            self.recv_pool.retire(wr.sg);
         }
         result
     }
 
     /// The first receive buffers, as work requests.
     pub(crate) fn recv_work(bufs: Vec<Buf>) -> VecDeque<RecvWr> {
-        bufs.into_iter().map(|buf| RecvWr { id: RECV_ID, buf }).collect()
+        bufs.into_iter().map(|buf| RecvWr::new(RECV_ID, buf)).collect()
     }
 
     /// Posts the buffers that came home.
@@ -303,16 +305,18 @@ impl Queues {
         self.recv_pool.sub_posted();
         if completion.status.is_ok() {
             self.received = true;
-            let len = completion.buf.len() as u64;
+            let len = u64::from(completion.len);
             self.counters.messages_received += 1;
             self.counters.bytes_received += len;
             Totals::add(&self.totals.messages_received, 1);
             Totals::add(&self.totals.bytes_received, len);
-            let buf = self.recv_pool.lend(completion.buf);
-            self.inbox.push_back(Arrived { buf, imm: completion.imm });
+            let imm = completion.imm;
+            if let Some(buf) = completion.into_buf() {
+                self.inbox.push_back(Arrived { buf: self.recv_pool.lend(buf), imm });
+            }
         } else {
             self.failed(completion.status);
-            self.recv_pool.retire(completion.buf);
+            self.recv_pool.retire(completion.sg);
         }
     }
 
@@ -323,12 +327,12 @@ impl Queues {
         }
         let Some(send) = self.sends.get_mut(key) else {
             debug_assert!(false, "a completion for a send that was never posted");
-            self.unwanted.push(completion.buf);
+            self.unwanted.extend(completion.sg);
             return;
         };
         let (Send::Posted { copy, len } | Send::Detached { copy, len }) = *send else {
             debug_assert!(false, "a second completion for one send");
-            self.unwanted.push(completion.buf);
+            self.unwanted.extend(completion.sg);
             return;
         };
         self.outstanding -= 1;
@@ -342,17 +346,14 @@ impl Queues {
             Totals::add(&self.totals.sends_failed, 1);
         }
         let detached = matches!(send, Send::Detached { .. });
-        let buf = match copy {
-            true if completion.buf.capacity() == self.copies.len => {
-                self.copies.free.push(completion.buf);
-                None
+        let mut buf = completion.into_buf();
+        if copy && let Some(copied) = buf.take() {
+            if copied.capacity() == self.copies.len {
+                self.copies.free.push(copied);
+            } else {
+                self.unwanted.push(copied);
             }
-            true => {
-                self.unwanted.push(completion.buf);
-                None
-            }
-            false => Some(completion.buf),
-        };
+        }
         if detached {
             self.sends.remove(key);
             if !status.is_ok() {
@@ -391,11 +392,12 @@ impl Queues {
         solicited: bool,
         copy: bool,
     ) -> Posting {
-        let Some(qp) = &self.qp else { return Posting::Refused(OpCause::Closed, buf) };
+        let Some(qp) = &self.qp else { return Posting::Refused(OpCause::Closed, Some(buf)) };
         let len = buf.len();
         let entry = self.sends.vacant_entry();
         let id = entry.key() as u64;
-        let wr = SendWr { id, op: SendOp::Send { imm }, buf, solicited };
+        let mut wr = SendWr::new(id, SendOp::Send { imm }, buf);
+        wr.flags.set(SendFlags::SOLICITED, solicited);
         let turn = self.line.front().is_none_or(|first| Some(first.place) == *place);
         if !turn || self.outstanding >= self.depth {
             self.stand_in_line(place);
@@ -415,7 +417,7 @@ impl Queues {
                 self.stand_in_line(place);
                 Posting::Wait(wr)
             }
-            (Err(error), Some(wr)) => Posting::Refused(self.refusal(error), wr.buf),
+            (Err(error), Some(wr)) => Posting::Refused(self.refusal(error), wr.sg.into_iter().next()),
         }
     }
 

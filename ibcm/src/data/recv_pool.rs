@@ -71,13 +71,13 @@ impl RecvPool {
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         for wr in self.take_returned() {
-            self.spares.keep(wr.buf);
+            self.retire(wr.sg);
         }
     }
 
-    /// Takes a buffer that this connection does not need any more.
-    pub(crate) fn retire(&self, buf: Buf) {
-        self.spares.keep(buf);
+    /// Takes buffers that this connection does not need any more.
+    pub(crate) fn retire(&self, bufs: impl IntoIterator<Item = Buf>) {
+        bufs.into_iter().for_each(|buf| self.spares.keep(buf));
     }
 
     /// A buffer of this pool, which comes back when it is dropped.
@@ -91,9 +91,9 @@ impl RecvPool {
 impl BufHome for RecvPool {
     fn give_back(&self, buf: Buf) {
         if self.closed.load(Ordering::Acquire) {
-            return self.retire(buf);
+            return self.retire([buf]);
         }
-        lock(&self.returned).push_back(RecvWr { id: RECV_ID, buf });
+        lock(&self.returned).push_back(RecvWr::new(RECV_ID, buf));
         if self.posted() <= self.low
             && let Some((shared, conn)) = self.driver.get()
             && let Some(shared) = shared.upgrade()

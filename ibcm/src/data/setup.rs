@@ -43,22 +43,17 @@ impl Fresh {
     /// Creates a completion queue, a queue pair in RESET and the receive buffers. `recv` has been checked.
     pub(crate) async fn create(device: &dyn Device, spares: &Spares, recv: Recv) -> Result<Self, SetupError> {
         let depth = SEND_DEPTH.min(device.attr().max_qp_wr);
+        let domain = device.domain();
         let create = async {
             let cq = device.create_cq(depth + recv.count()).await?;
-            let spec = QpSpec {
-                kind: QpType::Rc,
-                send_cq: Arc::clone(&cq),
-                recv_cq: Arc::clone(&cq),
-                max_send_wr: depth,
-                max_recv_wr: recv.count(),
-            };
-            Ok((device.create_qp(spec).await?, cq))
+            let spec = QpSpec::new(QpType::Rc, &cq, depth, recv.count());
+            Ok((domain.create_qp(spec).await?, cq))
         };
         let (qp, cq) = create.await.map_err(|source| QpStep::Create.failed(source))?;
         let mut bufs = spares.take(recv.count() as usize, recv.len());
         let missing = recv.count() as usize - bufs.len();
         if missing > 0 {
-            let made = device.alloc(missing, recv.len()).await;
+            let made = domain.alloc(missing, recv.len()).await;
             bufs.extend(made.map_err(|source| QpStep::Alloc.failed(source))?);
         }
         Ok(Self { qp, cq, bufs, recv, depth })

@@ -1,7 +1,8 @@
 //! The attributes that the queue pair of a connection is programmed with (spec/cm.md 5), and the arithmetic behind
 //! them.
 
-use ibdev::qp::{Init, RemoteAccess, Rtr, Rts};
+use ibdev::Access;
+use ibdev::qp::{Init, Rtr, Rts};
 use ibwire::{QKey, TimeCode};
 
 /// What the queue pair of a connection is programmed with, step by step: RESET to INIT, to RTR, to RTS.
@@ -19,13 +20,9 @@ pub struct Attrs {
 }
 
 impl Attrs {
-    pub(super) const fn init(port: u8, pkey_index: u16, reads: bool) -> Init {
-        Init {
-            port,
-            pkey_index,
-            access: RemoteAccess { write: true, read: reads, atomic: reads },
-            qkey: QKey(0),
-        }
+    pub(super) fn init(port: u8, pkey_index: u16, reads: bool) -> Init {
+        let access = if reads { Access::all() } else { Access::REMOTE_WRITE };
+        Init { port, pkey_index, access, qkey: QKey(0) }
     }
 }
 

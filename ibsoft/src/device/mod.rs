@@ -3,6 +3,7 @@
 mod agent;
 mod core;
 mod cq;
+mod domain;
 mod qp;
 mod waiters;
 
@@ -12,18 +13,17 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use async_trait::async_trait;
-use ibdev::qp::QpSpec;
 use ibdev::{
-    AgentSpec, Buf, CompletionQueue, Device, DeviceAttr, DeviceError, DeviceEvent, GidEntry, MadAgent,
-    PortAttr, QueuePair,
+    AgentSpec, CompletionQueue, Device, DeviceAttr, DeviceError, DeviceEvent, GidEntry, MadAgent, PortAttr,
+    ProtectionDomain,
 };
 use ibwire::{Gid, PKey, PathRecord};
 
 use self::agent::SoftAgent;
 pub(crate) use self::core::{Core, Departure, Link};
 use self::cq::SoftCq;
-use self::qp::SoftQp;
-use crate::engine::{Engine, QpCreate};
+use self::domain::SoftDomain;
+use crate::engine::Engine;
 use crate::sim::Probe;
 
 /// A software HCA: over UDP ([`bind`](Self::bind)) or in a [`Subnet`](crate::sim::Subnet).
@@ -117,24 +117,12 @@ impl Device for SoftDevice {
         Ok(Arc::new(SoftCq { core: self.0.clone(), id }))
     }
 
-    async fn create_qp(&self, spec: QpSpec) -> Result<Arc<dyn QueuePair>, DeviceError> {
-        let own = |cq: &Arc<dyn CompletionQueue>| match cq.as_any().downcast_ref::<SoftCq>() {
-            Some(cq) if Arc::ptr_eq(&cq.core, &self.0) => Ok(cq.id),
-            _ => Err(DeviceError::Unsupported { what: "a completion queue of another device" }),
-        };
-        let create = QpCreate {
-            kind: spec.kind,
-            send_cq: own(&spec.send_cq)?,
-            recv_cq: own(&spec.recv_cq)?,
-            max_send_wr: spec.max_send_wr,
-            max_recv_wr: spec.max_recv_wr,
-        };
-        let qpn = self.0.with_live(|state| state.engine.create_qp(&create))??;
-        Ok(Arc::new(SoftQp { core: self.0.clone(), qpn, _cqs: [spec.send_cq, spec.recv_cq] }))
+    fn domain(&self) -> Arc<dyn ProtectionDomain> {
+        Arc::new(SoftDomain { core: self.0.clone() })
     }
 
-    async fn alloc(&self, count: usize, len: usize) -> Result<Vec<Buf>, DeviceError> {
-        Ok((0..count).map(|_| Buf::unregistered(len)).collect())
+    async fn create_domain(&self) -> Result<Arc<dyn ProtectionDomain>, DeviceError> {
+        Ok(self.domain())
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -105,7 +105,7 @@ impl Cq {
         }
         for (slot, completion) in std::mem::take(&mut self.queue) {
             if completion.qpn == qpn {
-                into.push(completion.buf);
+                into.extend(completion.sg);
             } else {
                 self.queue.push_back((slot, completion));
             }

@@ -142,7 +142,7 @@ impl Gsi {
         let bth = Bth { pkey, ..Bth::new(Opcode::UD_SEND_ONLY, qpn, self.psn) };
         self.psn = self.psn.offset(1);
         let deth = Deth::new(self.own_key(qkey), Qpn::GSI).to_bytes();
-        let len = write_packet(out, bth, &[&deth], &mad);
+        let len = write_packet(out, bth, &[&deth], mad.len(), |out| out.extend_from_slice(&mad));
         if let Some(agent) = self.agent_mut(agent) {
             agent.sending -= 1;
             if std::mem::take(&mut agent.refused) {
@@ -162,7 +162,7 @@ impl Gsi {
         let packet = &ingress.packet;
         let Some(port) = shared.port(ingress.port) else { return };
         let arrival = port.arrival(ingress.net);
-        let pkey_index = port.pkeys.iter().position(|pkey| pkey.matches(packet.bth().pkey));
+        let pkey_index = port.pkey_index(packet.bth().pkey);
         let counters = &mut shared.counters;
         if packet.bth().opcode != Opcode::UD_SEND_ONLY {
             counters.drop_transport += 1;
@@ -203,7 +203,7 @@ impl Gsi {
             sl: ingress.net.sl,
             path_bits: arrival.path_bits,
             qpn: deth.src_qp,
-            pkey_index: pkey_index as u16,
+            pkey_index,
             grh: arrival.grh,
         };
         agent.received.push_back(ReceivedMad { from, mad });

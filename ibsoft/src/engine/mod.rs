@@ -40,6 +40,7 @@ mod qp;
 mod rc;
 mod requester;
 mod responder;
+mod sg;
 mod shared;
 mod table;
 mod timer;
@@ -53,7 +54,7 @@ use std::time::Instant;
 
 use ibdev::qp::Transition;
 use ibdev::{
-    AgentSpec, Buf, Completion, CompletionOp, DeviceAttr, DeviceError, DeviceEvent, GidEntry, OutgoingMad,
+    AddressVector, AgentSpec, Buf, Completion, DeviceAttr, DeviceError, DeviceEvent, GidEntry, OutgoingMad,
     PortAttr, PostError, ReceivedMad, RecvWr, SendWr,
 };
 use ibwire::packet::{PacketError, Transport, TransportPacket};
@@ -232,7 +233,7 @@ impl Engine {
         for _ in 0..count {
             let Some((slot, completion)) = cq.pop() else { break };
             if let Some(qp) = self.qps.at_mut(slot) {
-                qp.side(completion.op).used -= 1;
+                qp.side(completion.op.is_recv()).used -= 1;
             }
             out.push(completion);
         }
@@ -314,6 +315,18 @@ impl Engine {
         qp.post_recv(work, &mut self.shared)
     }
 
+    /// Whether datagrams can be sent to this address.
+    ///
+    /// # Errors
+    /// [`DeviceError::Limit`] for a port that does not exist, [`DeviceError::Unsupported`] for an address that the
+    /// port cannot reach.
+    pub fn check_address(&self, av: &AddressVector) -> Result<(), DeviceError> {
+        let limit = self.shared.ports.len() as u64;
+        let no_port = DeviceError::Limit { what: "port", value: av.port.into(), limit };
+        let port = self.shared.port(av.port).ok_or(no_port)?;
+        port.resolve(av).map(drop).map_err(|what| DeviceError::Unsupported { what })
+    }
+
     /// How many QPs there are.
     pub fn qp_count(&self) -> usize {
         self.qps.len()
@@ -333,7 +346,7 @@ impl Engine {
     /// there is no such QP.
     pub fn outstanding(&mut self, qpn: Qpn) -> Option<(u32, u32)> {
         let qp = self.qps.get_mut(qpn)?;
-        Some((qp.side(CompletionOp::Send).used, qp.side(CompletionOp::Recv).used))
+        Some((qp.side(false).used, qp.side(true).used))
     }
 
     /// Registers for the MADs of one class on one port: unsolicited ones with the methods in `spec`, and responses.

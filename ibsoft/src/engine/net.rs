@@ -108,15 +108,26 @@ pub struct Egress {
     pub len: usize,
 }
 
-/// Appends a packet, padding included, and returns its length.
-pub(super) fn write_packet(out: &mut Vec<u8>, bth: Bth, extended: &[&[u8]], payload: &[u8]) -> usize {
+/// Appends a packet without payload and returns its length.
+pub(super) fn write_header(out: &mut Vec<u8>, bth: Bth, extended: &[&[u8]]) -> usize {
+    write_packet(out, bth, extended, 0, |_| {})
+}
+
+/// Appends a packet whose payload of `len` bytes `payload` appends, padding included, and returns its length.
+pub(super) fn write_packet(
+    out: &mut Vec<u8>,
+    bth: Bth,
+    extended: &[&[u8]],
+    len: usize,
+    payload: impl FnOnce(&mut Vec<u8>),
+) -> usize {
     let start = out.len();
-    let pad = Bth::pad_for(payload.len());
+    let pad = Bth::pad_for(len);
     out.extend_from_slice(&Bth { pad, ..bth }.to_bytes());
     for header in extended {
         out.extend_from_slice(header);
     }
-    out.extend_from_slice(payload);
+    payload(out);
     out.resize(out.len() + usize::from(pad), 0);
     out.len() - start
 }

@@ -78,6 +78,12 @@ impl Port {
         }
     }
 
+    /// The index of the P_Key that lets in packets with this one.
+    pub(super) fn pkey_index(&self, sent: PKey) -> Option<u16> {
+        let index = self.pkeys.iter().position(|pkey| pkey.matches(sent))?;
+        u16::try_from(index).ok()
+    }
+
     /// How a packet reached this port, `None` if it is for another one.
     pub(super) fn arrival(&self, net: &NetHeader) -> Option<Arrival> {
         let grh = match &net.route {

@@ -104,7 +104,7 @@ pub(super) struct Qp {
 
 impl Qp {
     pub(super) fn new(qpn: Qpn, slot: u32, kind: Kind, create: &QpCreate) -> Self {
-        let side = |cq, op, max| Side { cq, slot, qpn, op, max, used: 0 };
+        let side = |cq, max| Side { cq, slot, qpn, max, used: 0 };
         Self {
             qpn,
             slot,
@@ -112,18 +112,15 @@ impl Qp {
             state: State::Reset,
             port: 0,
             pkey: PKey::default(),
-            sq: side(create.send_cq, CompletionOp::Send, create.max_send_wr),
-            rq: side(create.recv_cq, CompletionOp::Recv, create.max_recv_wr),
+            sq: side(create.send_cq, create.max_send_wr),
+            rq: side(create.recv_cq, create.max_recv_wr),
             receives: VecDeque::new(),
             kind,
         }
     }
 
-    pub(super) fn side(&mut self, op: CompletionOp) -> &mut Side {
-        match op {
-            CompletionOp::Recv => &mut self.rq,
-            _ => &mut self.sq,
-        }
+    pub(super) fn side(&mut self, recv: bool) -> &mut Side {
+        if recv { &mut self.rq } else { &mut self.sq }
     }
 
     /// Makes a transition of the state table.
@@ -223,9 +220,9 @@ impl Qp {
     fn reset(&mut self, shared: &mut Shared) -> Vec<Buf> {
         let mut bufs = Vec::new();
         while let Some(wr) = self.kind.pop_send() {
-            bufs.push(wr.buf);
+            bufs.extend(wr.sg);
         }
-        bufs.extend(self.receives.drain(..).map(|wr| wr.buf));
+        bufs.extend(self.receives.drain(..).flat_map(|wr| wr.sg));
         for id in [self.sq.cq, self.rq.cq] {
             if let Some(cq) = shared.cq(id) {
                 cq.purge(self.qpn, &mut bufs);
@@ -259,16 +256,16 @@ impl Qp {
     /// To ERR: all work completes as flushed.
     fn flush(&mut self, shared: &mut Shared) {
         self.state = State::Error;
-        while let Some(SendWr { id, buf, .. }) = self.kind.pop_send() {
-            self.sq.plain(shared, id, buf, Status::WR_FLUSH_ERR);
+        while let Some(wr) = self.kind.pop_send() {
+            self.sq.plain(shared, completion_op(&wr.op), wr.id, wr.sg, Status::WR_FLUSH_ERR);
         }
         // What waits for the end of TimeWait in this state needs no memory for receives.
         let receives = std::mem::take(&mut self.receives);
         if let Some(cq) = shared.cq(self.rq.cq) {
             cq.expect_flush(receives.len());
         }
-        for RecvWr { id, buf } in receives {
-            self.rq.plain(shared, id, buf, Status::WR_FLUSH_ERR);
+        for RecvWr { id, sg } in receives {
+            self.rq.plain(shared, CompletionOp::Recv, id, sg, Status::WR_FLUSH_ERR);
         }
         shared.timers.remove(self.slot);
     }
@@ -278,13 +275,13 @@ impl Qp {
         tracing::debug!(qpn = %self.qpn, ?failure, "QP failed");
         match failure {
             Failure::Send(status) => {
-                if let Some(SendWr { id, buf, .. }) = self.kind.pop_send() {
-                    self.sq.plain(shared, id, buf, status);
+                if let Some(wr) = self.kind.pop_send() {
+                    self.sq.plain(shared, completion_op(&wr.op), wr.id, wr.sg, status);
                 }
             }
             Failure::Recv(Some(status)) => {
-                if let Some(RecvWr { id, buf }) = self.receives.pop_front() {
-                    self.rq.plain(shared, id, buf, status);
+                if let Some(RecvWr { id, sg }) = self.receives.pop_front() {
+                    self.rq.plain(shared, CompletionOp::Recv, id, sg, status);
                 }
             }
             Failure::Recv(None) => {}
@@ -313,16 +310,17 @@ impl Qp {
             if self.sq.used >= self.sq.max {
                 return Err(PostError::Full);
             }
-            let to = match (&self.kind, wr.op) {
+            let len = wr.message_len();
+            let to = match (&self.kind, &wr.op) {
                 (Kind::Rc(_), SendOp::Send { .. }) => {
                     let limit = shared.device.max_message as usize;
-                    if wr.buf.len() > limit {
-                        return Err(PostError::TooLong { len: wr.buf.len(), limit });
+                    if len > limit {
+                        return Err(PostError::TooLong { len, limit });
                     }
                     None
                 }
                 (Kind::Ud(_), SendOp::Datagram { to, imm }) => {
-                    Some(Ud::address(self.port, &to, imm, wr.buf.len(), shared)?)
+                    Some(Ud::address(self.port, to, *imm, len, shared)?)
                 }
                 (Kind::Rc(_), _) => {
                     return Err(PostError::Invalid { why: "not an operation of a connected QP" });
@@ -334,7 +332,9 @@ impl Qp {
             let Some(wr) = work.pop_front() else { break };
             self.sq.used += 1;
             match (&mut self.kind, to) {
-                _ if self.state == State::Error => self.sq.plain(shared, wr.id, wr.buf, Status::WR_FLUSH_ERR),
+                _ if self.state == State::Error => {
+                    self.sq.plain(shared, completion_op(&wr.op), wr.id, wr.sg, Status::WR_FLUSH_ERR);
+                }
                 (Kind::Ud(ud), Some(to)) => ud.post(wr, to),
                 (Kind::Rc(rc), _) => rc.requester.post(wr),
                 (Kind::Ud(_), None) => {}
@@ -367,7 +367,7 @@ impl Qp {
             let Some(wr) = work.pop_front() else { break };
             self.rq.used += 1;
             if self.state == State::Error {
-                self.rq.plain(shared, wr.id, wr.buf, Status::WR_FLUSH_ERR);
+                self.rq.plain(shared, CompletionOp::Recv, wr.id, wr.sg, Status::WR_FLUSH_ERR);
             } else {
                 self.receives.push_back(wr);
             }
@@ -438,6 +438,17 @@ impl Qp {
             self.fail(Failure::Send(status), shared);
         }
         self.wake(shared);
+    }
+}
+
+/// How a send work request completes.
+pub(super) fn completion_op(op: &SendOp) -> CompletionOp {
+    match op {
+        SendOp::Write { .. } => CompletionOp::Write,
+        SendOp::Read { .. } => CompletionOp::Read,
+        SendOp::FetchAdd { .. } => CompletionOp::FetchAdd,
+        SendOp::CompareSwap { .. } => CompletionOp::CompareSwap,
+        _ => CompletionOp::Send,
     }
 }
 

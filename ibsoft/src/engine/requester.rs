@@ -5,12 +5,13 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use ibdev::qp::Rts;
-use ibdev::{SendOp, SendWr, Status};
+use ibdev::{CompletionOp, SendFlags, SendOp, SendWr, Status};
 use ibwire::packet::{Bth, ImmDt, NakCode, Opcode, Operation, Syndrome, SyndromeKind, Transport};
 use ibwire::{Psn, RnrTimer};
 
 use super::net::write_packet;
 use super::rc::Peer;
+use super::sg;
 use super::shared::{Shared, Side};
 
 /// The receiver-not-ready retry count that stands for "for ever".
@@ -20,6 +21,7 @@ const RNR_FOR_EVER: u8 = 7;
 #[derive(Debug)]
 struct Message {
     wr: SendWr,
+    len: usize,
     packets: u32,
 }
 
@@ -104,8 +106,9 @@ impl Requester {
     }
 
     pub(super) fn post(&mut self, wr: SendWr) {
-        let packets = wr.buf.len().div_ceil(self.mtu).max(1) as u32;
-        self.messages.push_back(Message { wr, packets });
+        let len = wr.message_len();
+        let packets = len.div_ceil(self.mtu).max(1) as u32;
+        self.messages.push_back(Message { wr, len, packets });
     }
 
     /// Takes the oldest message that is not complete.
@@ -156,21 +159,21 @@ impl Requester {
             (false, true, Some(_)) => Operation::SEND_LAST_WITH_IMM,
         };
         let start = index as usize * self.mtu;
-        let end = if last { message.wr.buf.len() } else { start + self.mtu };
+        let end = if last { message.len } else { start + self.mtu };
         self.unasked += 1;
         let ack_req = last || 2 * self.unasked >= self.window;
         if ack_req {
             self.unasked = 0;
         }
         let bth = Bth {
-            solicited: last && message.wr.solicited,
+            solicited: last && message.wr.flags.contains(SendFlags::SOLICITED),
             ack_req,
             ..peer.bth(Opcode::new(Transport::RC, operation), self.next)
         };
-        let payload = &message.wr.buf[start..end];
+        let payload = |out: &mut Vec<u8>| sg::gather(&message.wr.sg, start..end, out);
         let len = match imm {
-            Some(imm) => write_packet(out, bth, &[&ImmDt::from_u32(imm).to_bytes()], payload),
-            None => write_packet(out, bth, &[], payload),
+            Some(imm) => write_packet(out, bth, &[&ImmDt::from_u32(imm).to_bytes()], end - start, payload),
+            None => write_packet(out, bth, &[], end - start, payload),
         };
 
         self.at = if last { (self.at.0 + 1, 0) } else { (self.at.0, index + 1) };
@@ -290,10 +293,10 @@ impl Requester {
         self.rnr_retries = self.rnr_retry;
         self.nak_seen = false;
         while self.messages.front().is_some_and(|message| message.packets <= self.acked) {
-            let Some(Message { wr, packets }) = self.messages.pop_front() else { break };
+            let Some(Message { wr, packets, .. }) = self.messages.pop_front() else { break };
             self.acked -= packets;
             self.at.0 = self.at.0.saturating_sub(1);
-            side.plain(shared, wr.id, wr.buf, Status::SUCCESS);
+            side.plain(shared, CompletionOp::Send, wr.id, wr.sg, Status::SUCCESS);
         }
         if self.next.distance(to) < 0 {
             self.rewind();

@@ -5,13 +5,14 @@
 use std::collections::VecDeque;
 
 use ibdev::qp::Rtr;
-use ibdev::{RecvWr, Status};
+use ibdev::{CompletionOp, RecvWr, Status};
 use ibwire::packet::{Aeth, NakCode, Opcode, Operation, Syndrome, SyndromeKind, TransportPacket};
 use ibwire::{Msn, Psn, RnrTimer};
 
-use super::net::write_packet;
+use super::net::write_header;
 use super::rc::Peer;
-use super::shared::{Shared, Side};
+use super::sg;
+use super::shared::{Arrival, Shared, Side};
 
 /// Why packets ahead of the expected one are met with silence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,7 +106,7 @@ impl Responder {
             SyndromeKind::Nak(_) => &mut counters.fatal_naks_sent,
             _ => &mut counters.acks_sent,
         } += 1;
-        Some(write_packet(out, peer.bth(Opcode::RC_ACKNOWLEDGE, psn), &[&aeth.to_bytes()], &[]))
+        Some(write_header(out, peer.bth(Opcode::RC_ACKNOWLEDGE, psn), &[&aeth.to_bytes()]))
     }
 
     /// Handles a request. `established` is called when it is the expected one and of the right kind.
@@ -151,18 +152,18 @@ impl Responder {
         };
         let start = self.placed.unwrap_or(0);
         let end = start + len;
-        match receive.buf.memory_mut().get_mut(start..end) {
-            Some(room) => room.copy_from_slice(packet.payload()),
-            None => return Err(self.break_with(Some(Status::LOC_LEN_ERR), shared)),
+        if !sg::scatter(&mut receive.sg, start, packet.payload()) {
+            return Err(self.break_with(Some(Status::LOC_LEN_ERR), shared));
         }
 
         if bth.opcode.is_last() || bth.opcode.is_only() {
             self.placed = None;
             self.msn = self.msn.offset(1);
-            if let Some(RecvWr { id, mut buf }) = receives.pop_front() {
-                buf.set_filled(end);
+            if let Some(RecvWr { id, mut sg }) = receives.pop_front() {
+                sg::set_filled(&mut sg, end);
                 let imm = packet.immdt().map(|imm| imm.to_u32());
-                side.complete(shared, id, buf, Status::SUCCESS, end as u32, imm, None);
+                let arrival = Arrival { op: CompletionOp::Recv, len: end as u32, imm, from: None };
+                side.complete(shared, id, sg, Status::SUCCESS, arrival);
             }
         } else {
             self.placed = Some(end);

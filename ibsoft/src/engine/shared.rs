@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use ibdev::{Buf, Completion, CompletionOp, DatagramSource, DeviceAttr, DeviceEvent, Status};
+use ibdev::{Completion, CompletionOp, DatagramSource, DeviceAttr, DeviceEvent, SgList, Status};
 use ibwire::Qpn;
 use slab::Slab;
 
@@ -47,31 +47,37 @@ pub(super) struct Side {
     pub(super) cq: CqId,
     pub(super) slot: u32,
     pub(super) qpn: Qpn,
-    pub(super) op: CompletionOp,
     pub(super) max: u32,
     /// Work requests posted whose completions have not been polled.
     pub(super) used: u32,
 }
 
+/// What a completion says besides how it ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Arrival {
+    pub(super) op: CompletionOp,
+    pub(super) len: u32,
+    pub(super) imm: Option<u32>,
+    pub(super) from: Option<DatagramSource>,
+}
+
 impl Side {
     /// A completion that says no more than how it ended.
-    pub(super) fn plain(&self, shared: &mut Shared, id: u64, buf: Buf, status: Status) {
-        let len = if status.is_ok() { buf.len() as u32 } else { 0 };
-        self.complete(shared, id, buf, status, len, None, None);
+    pub(super) fn plain(&self, shared: &mut Shared, op: CompletionOp, id: u64, sg: SgList, status: Status) {
+        let arrival = Arrival { op, len: 0, imm: None, from: None };
+        self.complete(shared, id, sg, status, arrival);
     }
 
-    #[expect(clippy::too_many_arguments)]
     pub(super) fn complete(
         &self,
         shared: &mut Shared,
         id: u64,
-        buf: Buf,
+        sg: SgList,
         status: Status,
-        len: u32,
-        imm: Option<u32>,
-        from: Option<DatagramSource>,
+        arrival: Arrival,
     ) {
-        let completion = Completion { id, qpn: self.qpn, status, op: self.op, len, imm, buf, from };
+        let Arrival { op, len, imm, from } = arrival;
+        let completion = Completion { id, qpn: self.qpn, status, op, len, imm, sg, from };
         if shared.cq(self.cq).is_some_and(|cq| cq.push(self.slot, completion)) {
             shared.events.push_back(EngineEvent::CqReady(self.cq));
         }

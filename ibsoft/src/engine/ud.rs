@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 
-use ibdev::{Buf, DatagramDest, DatagramSource, LinkLayer, PostError, RecvWr, SendWr, Status};
+use ibdev::{CompletionOp, DatagramDest, DatagramSource, PostError, RecvWr, SendFlags, SendWr, Status};
 use ibwire::packet::{Bth, Deth, GrhArea, ImmDt, Opcode};
 use ibwire::{PKey, Psn, QKey, Qpn};
 
 use super::net::{Egress, Ingress, NetHeader, write_packet};
-use super::shared::{Shared, Side};
+use super::sg;
+use super::shared::{Arrival, Shared, Side};
 
 /// Where a datagram goes, looked up when it is posted.
 #[derive(Debug, Clone, Copy)]
@@ -42,12 +43,12 @@ impl Ud {
         let invalid = |why| PostError::Invalid { why };
         let port = shared
             .port(port)
-            .filter(|_| to.av.port == port)
+            .filter(|_| to.ah.av().port == port)
             .ok_or(invalid("the address is of another port than the QP"))?;
         if len > port.mtu() {
             return Err(PostError::TooLong { len, limit: port.mtu() });
         }
-        let net = port.resolve(&to.av).map_err(invalid)?;
+        let net = port.resolve(to.ah.av()).map_err(invalid)?;
         Ok(Address { net, qpn: to.qpn, qkey: to.qkey, imm })
     }
 
@@ -77,15 +78,22 @@ impl Ud {
             None => Opcode::UD_SEND_ONLY,
             Some(_) => Opcode::UD_SEND_ONLY_WITH_IMM,
         };
-        let bth = Bth { solicited: wr.solicited, mig_req: true, pkey, ..Bth::new(opcode, to.qpn, self.psn) };
+        let bth = Bth {
+            solicited: wr.flags.contains(SendFlags::SOLICITED),
+            mig_req: true,
+            pkey,
+            ..Bth::new(opcode, to.qpn, self.psn)
+        };
         self.psn = self.psn.offset(1);
         let qkey = if to.qkey.is_privileged() { self.qkey } else { to.qkey };
         let deth = Deth::new(qkey, side.qpn).to_bytes();
+        let message = wr.message_len();
+        let payload = |out: &mut Vec<u8>| sg::gather(&wr.sg, 0..message, out);
         let len = match to.imm {
-            Some(imm) => write_packet(out, bth, &[&deth, &ImmDt::from_u32(imm).to_bytes()], &wr.buf),
-            None => write_packet(out, bth, &[&deth], &wr.buf),
+            Some(imm) => write_packet(out, bth, &[&deth, &ImmDt::from_u32(imm).to_bytes()], message, payload),
+            None => write_packet(out, bth, &[&deth], message, payload),
         };
-        side.plain(shared, wr.id, wr.buf, Status::SUCCESS);
+        side.plain(shared, CompletionOp::Send, wr.id, wr.sg, Status::SUCCESS);
         Some(Egress { port, net: to.net, qpn: side.qpn, len })
     }
 
@@ -99,13 +107,14 @@ impl Ud {
         shared: &mut Shared,
     ) {
         let packet = &ingress.packet;
-        let Some((arrival, link_layer)) = shared
-            .port(ingress.port)
-            .and_then(|port| Some((port.arrival(ingress.net)?, port.attr.link_layer)))
+        let Some((port, arrival)) =
+            shared.port(ingress.port).and_then(|port| Some((port, port.arrival(ingress.net)?)))
         else {
             shared.counters.drop_address += 1;
             return;
         };
+        let link_layer = port.attr.link_layer;
+        let pkey_index = port.pkey_index(packet.bth().pkey);
         if !packet.bth().pkey.matches(pkey) {
             shared.counters.drop_pkey += 1;
             return;
@@ -119,24 +128,25 @@ impl Ud {
             return;
         };
         let len = GrhArea::LEN + packet.payload().len();
-        if len > receive.buf.capacity() {
+        if len > sg::capacity(&receive.sg) {
             shared.counters.drop_ud_too_long += 1;
             return;
         }
-        let Some(RecvWr { id, mut buf }) = receives.pop_front() else { return };
-        fill(&mut buf, ingress, link_layer);
-        let from =
-            DatagramSource { qpn: deth.src_qp, slid: ingress.net.slid, sl: ingress.net.sl, grh: arrival.grh };
+        let Some(RecvWr { id, mut sg }) = receives.pop_front() else { return };
+        let area = ingress.net.grh_area(link_layer, ingress.len);
+        sg::scatter(&mut sg, 0, &area);
+        sg::scatter(&mut sg, GrhArea::LEN, packet.payload());
+        sg::set_filled(&mut sg, len);
+        let from = DatagramSource {
+            qpn: deth.src_qp,
+            slid: ingress.net.slid,
+            sl: ingress.net.sl,
+            path_bits: arrival.path_bits,
+            pkey_index: pkey_index.unwrap_or_default(),
+            grh: arrival.grh,
+        };
         let imm = packet.immdt().map(|imm| imm.to_u32());
-        side.complete(shared, id, buf, Status::SUCCESS, len as u32, imm, Some(from));
+        let arrival = Arrival { op: CompletionOp::Recv, len: len as u32, imm, from: Some(from) };
+        side.complete(shared, id, sg, Status::SUCCESS, arrival);
     }
-}
-
-/// Puts GRH area and payload into a buffer that has room for them.
-fn fill(buf: &mut Buf, ingress: &Ingress<'_>, link_layer: LinkLayer) {
-    let payload = ingress.packet.payload();
-    let (area, rest) = buf.memory_mut().split_at_mut(GrhArea::LEN);
-    area.copy_from_slice(&ingress.net.grh_area(link_layer, ingress.len));
-    rest[..payload.len()].copy_from_slice(payload);
-    buf.set_filled(GrhArea::LEN + payload.len());
 }

@@ -6,10 +6,10 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ibdev::qp::{Init, QpSpec, QpType, RemoteAccess, Rtr, Rts, Transition};
+use ibdev::qp::{Init, QpSpec, QpType, Rtr, Rts, Transition};
 use ibdev::{
-    AddressVector, AgentSpec, Buf, Completion, CompletionQueue, Device, DeviceEvent, GlobalRoute, MAD_LEN,
-    MadAddr, MadAgent, OutgoingMad, QueuePair, ReceivedMad, RecvWr, SendOp, SendWr,
+    Access, AddressVector, AgentSpec, Buf, Completion, CompletionQueue, Device, DeviceEvent, GlobalRoute,
+    MAD_LEN, MadAddr, MadAgent, OutgoingMad, QueuePair, ReceivedMad, RecvWr, SendOp, SendWr,
 };
 use ibsoft::SoftDevice;
 use ibwire::mad::{Method, MgmtClass};
@@ -49,14 +49,8 @@ impl End {
 
     pub(crate) async fn on_port(device: SoftDevice, port: u8) -> Self {
         let cq = device.create_cq(2 * DEPTH).await.unwrap();
-        let spec = QpSpec {
-            kind: QpType::Rc,
-            send_cq: cq.clone(),
-            recv_cq: cq.clone(),
-            max_send_wr: DEPTH,
-            max_recv_wr: DEPTH,
-        };
-        let qp = device.create_qp(spec).await.unwrap();
+        let spec = QpSpec::new(QpType::Rc, &cq, DEPTH, DEPTH);
+        let qp = device.domain().create_qp(spec).await.unwrap();
         Self { qp, cq, device, port }
     }
 
@@ -71,7 +65,7 @@ impl End {
 
     /// RESET to RTS, towards `peer`.
     pub(crate) async fn ready(&self, peer: &End, options: Options) {
-        let access = RemoteAccess::default();
+        let access = Access::empty();
         let init = Init { port: self.port, pkey_index: 0, access, qkey: QKey::default() };
         let rtr = Rtr {
             av: self.av(peer.gid(), options.grh),
@@ -94,14 +88,14 @@ impl End {
     }
 
     pub(crate) fn post_recv(&self, count: u64, len: usize) {
-        let mut work = (0..count).map(|id| RecvWr { id, buf: Buf::unregistered(len) }).collect();
+        let mut work = (0..count).map(|id| RecvWr::new(id, Buf::unregistered(len))).collect();
         self.qp.post_recv(&mut work).unwrap();
     }
 
     pub(crate) fn post_send(&self, id: u64, message: &[u8], imm: Option<u32>) {
         let mut buf = Buf::unregistered(message.len());
         buf.copy_from_slice(message);
-        let wr = SendWr { id, op: SendOp::Send { imm }, buf, solicited: false };
+        let wr = SendWr::new(id, SendOp::Send { imm }, buf);
         self.qp.post_send(&mut VecDeque::from([wr])).unwrap();
     }
 
@@ -174,7 +168,7 @@ pub(crate) async fn exchange(a: &End, b: &End, rounds: u64) {
             assert!(sent.iter().zip(0..).all(|(c, id)| c.id == id && c.status.is_ok()), "{sent:?}");
             for ((id, len), c) in (0u64..).zip(LENGTHS).zip(&received) {
                 assert!(c.status.is_ok(), "{c:?}");
-                assert_eq!((&c.buf[..], c.len as usize), (&message(round + id, len)[..], len));
+                assert_eq!((&c.sg[0][..], c.len as usize), (&message(round + id, len)[..], len));
                 assert_eq!(c.imm, (id % 2 == 0).then_some(id as u32));
             }
             end.post_recv(LENGTHS.len() as u64, 20_000);

@@ -44,7 +44,7 @@ fn rts_attributes() -> Rts {
 }
 
 fn init_attributes() -> Init {
-    Init { port: 1, pkey_index: 9, access: RemoteAccess::default(), qkey: QKey(0x8765_4321) }
+    Init { port: 1, pkey_index: 9, access: Access::empty(), qkey: QKey(0x8765_4321) }
 }
 
 #[track_caller]
@@ -58,14 +58,12 @@ fn assert_limit<T>(result: Result<T, DeviceError>, what: &str, value: u64, limit
 /// The masks are compared with the numbers of infiniband/verbs.h, which rdma-sys does not choose.
 #[test]
 fn init_of_a_connection_has_port_pkey_and_access() {
-    let access = RemoteAccess { write: true, read: false, atomic: true };
+    let access = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     let (attr, mask) = init(QpType::Rc, &Init { access, ..init_attributes() }).unwrap();
     assert_eq!(mask.0, 1 | 1 << 3 | 1 << 4 | 1 << 5);
     assert_eq!((attr.qp_state, attr.port_num, attr.pkey_index, attr.qkey), (1, 1, 9, 0));
     assert_eq!(attr.qp_access_flags, 1 | 2 | 8);
-    let (attr, _) =
-        init(QpType::Rc, &Init { access: RemoteAccess { read: true, ..access }, ..init_attributes() })
-            .unwrap();
+    let (attr, _) = init(QpType::Rc, &Init { access: Access::all(), ..init_attributes() }).unwrap();
     assert_eq!(attr.qp_access_flags, 1 | 2 | 4 | 8);
     let (attr, _) = init(QpType::Rc, &init_attributes()).unwrap();
     assert_eq!(attr.qp_access_flags, 1);

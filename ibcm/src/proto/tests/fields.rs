@@ -33,7 +33,7 @@ fn queue_pair_attributes() {
     connect.srq = true;
     let init = net.ep(A).connect_init(&connect).unwrap();
     assert_eq!((init.port, init.pkey_index), (1, Address::PKEY_INDEX));
-    assert!(init.access.write && init.access.read && init.access.atomic);
+    assert_eq!(init.access, ibdev::Access::all());
     let a = net.connect_with(A, connect.clone());
     let flight = net.pass(Id::REQ);
     let req = flight.req();
@@ -306,7 +306,7 @@ fn cm_t62_nothing_offered_nothing_opened() {
     net.pass(Id::REP);
     net.reply(A, a);
     for attrs in [net.ep(A).attrs(a).unwrap(), net.ep(P).attrs(p).unwrap()] {
-        assert!(attrs.init.access.write && !attrs.init.access.read && !attrs.init.access.atomic);
+        assert_eq!(attrs.init.access, ibdev::Access::REMOTE_WRITE);
         assert_eq!((attrs.rtr.max_dest_rd_atomic, attrs.rts.max_rd_atomic), (0, 0));
     }
 }

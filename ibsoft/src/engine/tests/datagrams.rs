@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use ibdev::qp::QpType;
-use ibdev::{Completion, DatagramDest, DatagramSource, PostError, Status};
+use ibdev::{Completion, DatagramDest, DatagramSource, PostError, SendFlags, Status};
 use ibwire::packet::{Bth, Deth, GrhArea, ImmDt, Opcode, TransportPacket};
 
 use super::super::{CqId, Egress, QpCreate};
@@ -70,9 +70,12 @@ impl Dut {
         qkey: u32,
         imm: Option<u32>,
     ) -> Result<(), PostError> {
-        let to = DatagramDest { av, qpn: Qpn::truncate(0x33), qkey: QKey(qkey) };
+        let to = DatagramDest { ah: ah(av), qpn: Qpn::truncate(0x33), qkey: QKey(qkey) };
         let op = SendOp::Datagram { to, imm };
-        self.engine.post_send(self.qpn, &mut one(SendWr { op, solicited: true, ..send(9, len, None) }))
+        self.engine.post_send(
+            self.qpn,
+            &mut one(SendWr { op, flags: SendFlags::SIGNALED | SendFlags::SOLICITED, ..send(9, len, None) }),
+        )
     }
 }
 
@@ -91,13 +94,15 @@ fn hca_t54_ipv4() {
     (route.ip_id, route.traffic_class) = (0x4711, 0x2a);
     dut.deliver(&net, &bytes);
     let completion = dut.completion().unwrap();
-    assert_eq!((completion.len, completion.buf.len()), (48, 48));
-    let GrhArea::Ipv4(ip) = GrhArea::parse(&completion.buf).unwrap() else { panic!("{:?}", completion.buf) };
+    assert_eq!((completion.len, completion.sg[0].len()), (48, 48));
+    let GrhArea::Ipv4(ip) = GrhArea::parse(&completion.sg[0]).unwrap() else {
+        panic!("{:?}", completion.sg[0])
+    };
     assert_eq!((ip.tos, ip.id, ip.ttl, ip.flags_fragment), (0x2a, 0x4711, 64, 0x4000));
     // IP, UDP, BTH, DETH, payload, ICRC
     assert_eq!(ip.total_len, 20 + 8 + 12 + 8 + 8 + 4);
     assert_eq!(ip.checksum, ip.computed_checksum());
-    let buf = &completion.buf;
+    let buf = &completion.sg[0];
     assert_eq!((&buf[..20], buf[20]), (&[0; 20][..], 0x45));
     assert_eq!(buf[32..40], [10, 77, 0, 1, 10, 77, 0, 2]);
     assert_eq!(&buf[40..], b"datagram");
@@ -116,7 +121,7 @@ fn hca_t55_ipv6() {
     net.route.as_mut().unwrap().traffic_class = 0x2a;
     dut.deliver(&net, &bytes);
     let completion = dut.completion().unwrap();
-    let buf = &completion.buf;
+    let buf = &completion.sg[0];
     assert_eq!(buf[..4], [0x62, 0xa0, 0, 0]);
     // UDP, BTH, DETH, payload, pad, ICRC; then UDP and the hop limit
     assert_eq!(buf[4..8], [0, 8 + 12 + 8 + 30 + 2 + 4, 17, 64]);
@@ -148,14 +153,14 @@ fn hca_t56_keys_psns_and_ack_requests() {
 
     let bytes = dut.packet(|bth| bth.psn = Psn::truncate(900), 0x1234, b"jump");
     dut.deliver(&net, &bytes);
-    assert_eq!(&dut.completion().unwrap().buf[40..], b"jump");
+    assert_eq!(&dut.completion().unwrap().sg[0][40..], b"jump");
     let bytes = dut.packet(|bth| bth.ack_req = true, 0x1234, b"asks");
     dut.deliver(&net, &bytes);
-    assert_eq!(&dut.completion().unwrap().buf[40..], b"asks");
+    assert_eq!(&dut.completion().unwrap().sg[0][40..], b"asks");
     let bytes = dut.packet(|bth| bth.opcode = Opcode::UD_SEND_ONLY_WITH_IMM, 0x1234, b"imm");
     dut.deliver(&net, &bytes);
     let completion = dut.completion().unwrap();
-    assert_eq!((completion.imm, &completion.buf[40..]), (Some(0xdead_beef), &b"imm"[..]));
+    assert_eq!((completion.imm, &completion.sg[0][40..]), (Some(0xdead_beef), &b"imm"[..]));
     dut.deliver(&net, &bytes);
     assert_eq!(dut.engine.counters().drop_ud_no_receive, 1);
 }
@@ -232,11 +237,11 @@ fn infiniband_with_and_without_grh() {
     let completion = dut.completion().unwrap();
     let from = source(&completion);
     assert_eq!((from.slid, from.sl.get(), from.grh), (Lid(5), 3, None));
-    assert_eq!((completion.len, &completion.buf[40..]), (42, &b"ib"[..]));
+    assert_eq!((completion.len, &completion.sg[0][40..]), (42, &b"ib"[..]));
     net.route = roce_net("fe80::5", "fe80::1").route;
     dut.deliver(&net, &bytes);
     let completion = dut.completion().unwrap();
-    let GrhArea::Grh(grh) = GrhArea::parse(&completion.buf).unwrap() else { panic!() };
+    let GrhArea::Grh(grh) = GrhArea::parse(&completion.sg[0]).unwrap() else { panic!() };
     // BTH, DETH, payload, pad, ICRC
     assert_eq!((grh.next_header, grh.payload_len), (0x1b, 12 + 8 + 2 + 2 + 4));
     assert_eq!(source(&completion).grh.unwrap().dgid, gid("fe80::5"));

@@ -11,11 +11,12 @@ mod states;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use ibdev::qp::{Init, RemoteAccess, Rtr, Rts, Transition};
+use ibdev::qp::{Init, Rtr, Rts, Transition};
 use ibdev::{
-    AddressVector, Buf, DeviceAttr, GidEntry, GidKind, GlobalRoute, LinkLayer, PortAttr, PortState, RecvWr,
-    SendOp, SendWr,
+    Access, AddressHandle, AddressVector, Buf, DeviceAttr, GidEntry, GidKind, GlobalRoute, LinkLayer,
+    PortAttr, PortState, RecvWr, SendOp, SendWr,
 };
 use ibwire::{FlowLabel, Gid, Guid, Lid, Mtu, PKey, Psn, QKey, Qpn, Rate, RnrTimer, ServiceLevel, TimeCode};
 
@@ -87,12 +88,7 @@ fn roce_net(from: &str, to: &str) -> NetHeader {
     })
 }
 
-const INIT: Init = Init {
-    port: 1,
-    pkey_index: 0,
-    access: RemoteAccess { write: false, read: false, atomic: false },
-    qkey: QKey(0x1234),
-};
+const INIT: Init = Init { port: 1, pkey_index: 0, access: Access::empty(), qkey: QKey(0x1234) };
 
 fn rtr(av: AddressVector, dest_qpn: Qpn, rq_psn: u32) -> Rtr {
     Rtr {
@@ -136,11 +132,29 @@ fn message(tag: u64, len: usize) -> Buf {
 }
 
 fn send(id: u64, len: usize, imm: Option<u32>) -> SendWr {
-    SendWr { id, op: SendOp::Send { imm }, buf: message(id, len), solicited: false }
+    SendWr::new(id, SendOp::Send { imm }, message(id, len))
 }
 
 fn recv(id: u64, len: usize) -> RecvWr {
-    RecvWr { id, buf: Buf::unregistered(len) }
+    RecvWr::new(id, Buf::unregistered(len))
+}
+
+/// An address handle of these tests.
+#[derive(Debug)]
+struct Ah(AddressVector);
+
+impl AddressHandle for Ah {
+    fn av(&self) -> &AddressVector {
+        &self.0
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
+fn ah(av: AddressVector) -> Arc<dyn AddressHandle> {
+    Arc::new(Ah(av))
 }
 
 fn one<T>(work: T) -> VecDeque<T> {

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use ibdev::qp::{QpType, Rtr, Rts, Transition};
-use ibdev::{Completion, DeviceEvent, PostError};
+use ibdev::{Completion, DeviceEvent, PostError, SendFlags};
 use ibwire::packet::{Aeth, Bth, ImmDt, Opcode, Syndrome, SyndromeKind, TransportPacket};
 use ibwire::{Msn, PKey, Psn, Qpn};
 
@@ -124,7 +124,7 @@ impl Dut {
                 let args = Args::new(&words[2..]);
                 let imm = args.number("imm").map(|imm| imm as u32);
                 let mut wr = send(number(id), args.number("len").unwrap_or(16) as usize, imm);
-                wr.solicited = args.number("SE") == Some(1);
+                wr.flags.set(SendFlags::SOLICITED, args.number("SE") == Some(1));
                 self.engine.post_send(self.qpn, &mut one(wr)).unwrap();
                 self.drain();
             }
@@ -247,7 +247,7 @@ impl Dut {
         let status = text.split_off(text.rfind(' ').unwrap()).to_uppercase();
         text.push_str(&status);
         if completion.status.is_ok() && completion.op == ibdev::CompletionOp::Recv {
-            assert_eq!(completion.len as usize, completion.buf.len());
+            assert_eq!(completion.len as usize, completion.sg[0].len());
             text.push_str(&format!(" len={}", completion.len));
             if let Some(imm) = completion.imm {
                 text.push_str(&format!(" imm={imm:#x}"));

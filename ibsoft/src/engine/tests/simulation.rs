@@ -158,7 +158,7 @@ impl Sim {
             let (tag, seed) = (side.received, self.seed);
             let (len, imm) = shape(1 - i, tag);
             assert_eq!((completion.len as usize, completion.imm), (len, imm), "seed {seed}");
-            assert!(completion.buf[..] == message(tag, len)[..], "seed {seed}: message {tag}");
+            assert!(completion.sg[0][..] == message(tag, len)[..], "seed {seed}: message {tag}");
             side.received += 1;
         }
     }

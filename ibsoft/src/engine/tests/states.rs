@@ -180,8 +180,8 @@ fn a_slot_is_free_when_its_completion_was_polled() {
 fn work_that_does_not_fit_the_qp() {
     let (mut engine, qpn) = setup(QpType::Rc);
     connect(&mut engine, qpn, rtr(roce_av(P), P_QPN, 1), rts(1));
-    let to = DatagramDest { av: roce_av(P), qpn: P_QPN, qkey: QKey(1) };
-    let datagram = |id| SendWr { op: SendOp::Datagram { to, imm: None }, ..send(id, 16, None) };
+    let to = DatagramDest { ah: ah(roce_av(P)), qpn: P_QPN, qkey: QKey(1) };
+    let datagram = |id| SendWr { op: SendOp::Datagram { to: to.clone(), imm: None }, ..send(id, 16, None) };
     let mut work = VecDeque::from([send(1, 16, None), datagram(2), send(3, 16, None)]);
     assert!(matches!(engine.post_send(qpn, &mut work), Err(PostError::Invalid { .. })));
     assert_eq!(work.front().map(|wr| wr.id), Some(2));
@@ -232,10 +232,10 @@ fn a_destroyed_qp_gives_all_buffers_back_and_completes_nothing() {
     connect(&mut engine, qpn, rtr(roce_av(P), P_QPN, 1), rts(1));
     for id in 0..3 {
         let buf = Buf::unregistered(64).with_home(home.clone());
-        engine.post_recv(qpn, &mut one(RecvWr { id, buf })).unwrap();
+        engine.post_recv(qpn, &mut one(RecvWr::new(id, buf))).unwrap();
         let buf = Buf::unregistered(64).with_home(home.clone());
         let op = SendOp::Send { imm: None };
-        engine.post_send(qpn, &mut one(SendWr { id, op, buf, solicited: false })).unwrap();
+        engine.post_send(qpn, &mut one(SendWr::new(id, op, buf))).unwrap();
     }
     let now = Instant::now();
     let mut out = Vec::new();
