@@ -130,7 +130,7 @@ impl Host {
     fn receive(&mut self, now: Instant, from: &mut Self) -> bool {
         let mut received = 0;
         while received < BATCH
-            && let Some(out) = from.endpoint.poll_transmit(now)
+            && let Some(out) = from.endpoint.poll_transmit(now, 1)
         {
             self.endpoint.handle_mad(now, &from.source, &out.mad);
             received += 1;

@@ -16,14 +16,14 @@ use crate::incoming::Waiting;
 use crate::listener::Backlog;
 use crate::mad_trace::{self, Direction};
 use crate::proto::{Event, LocalPort};
-use crate::shared::{Engine, Phase, Shared};
+use crate::shared::{Counters, Engine, Phase, Shared};
 use crate::slot::Slot;
 
 /// Rounds in one poll before other tasks get a turn.
 const ROUNDS: usize = 16;
 /// MADs taken from one port in one round.
 const MADS_PER_ROUND: usize = 64;
-/// MADs that wait for one port's send window before the engine is asked for more.
+/// MADs that wait for one port's send window before the engine is asked for more of that port.
 const TRANSMIT_QUEUE: usize = 128;
 
 /// Moves MADs, timers and events between a device and its engine. It posts receive buffers that came home, and
@@ -44,6 +44,7 @@ pub(crate) struct Driver {
 /// The CM agent of one port.
 #[derive(Debug)]
 struct Port {
+    number: u8,
     agent: Box<dyn MadAgent>,
     queue: VecDeque<OutgoingMad>,
 }
@@ -76,7 +77,8 @@ pub(crate) fn local_port(device: &dyn Device, port: u8) -> Result<LocalPort, Dev
 
 impl Driver {
     pub(crate) fn new(shared: Arc<Shared>, device: Arc<dyn Device>, agents: Vec<Box<dyn MadAgent>>) -> Self {
-        let ports = agents.into_iter().map(|agent| Port { agent, queue: VecDeque::new() }).collect();
+        let port = |(number, agent)| Port { number, agent, queue: VecDeque::new() };
+        let ports = (1..).zip(agents).map(port).collect();
         let sleep = Box::pin(tokio::time::sleep_until(now().into()));
         Self {
             shared,
@@ -119,8 +121,7 @@ impl Driver {
                     }
                 }
                 DeviceEvent::QpError(qpn) => {
-                    let slots: Vec<_> = self.shared.engine().slots.values().cloned().collect();
-                    for slot in slots {
+                    if let Some(slot) = self.shared.slot_of_qp(qpn) {
                         slot.qp_error(&self.shared, qpn);
                     }
                 }
@@ -134,10 +135,17 @@ impl Driver {
     /// The device was removed.
     fn gone(&mut self) {
         self.gone = true;
-        self.ports.clear();
+        self.close_agents();
         let mut engine = self.shared.engine();
         engine.phase = Phase::Gone;
         engine.endpoint.device_removed();
+    }
+
+    /// What the ports still have to send is lost.
+    fn close_agents(&mut self) {
+        for port in self.ports.drain(..) {
+            Counters::add(&self.shared.counters.mads_unsent, port.queue.len() as u64);
+        }
     }
 
     fn receive(&mut self, cx: &mut Context<'_>) -> bool {
@@ -172,14 +180,19 @@ impl Driver {
         if engine.endpoint.poll_timeout().is_some_and(|due| due <= now) {
             engine.endpoint.handle_timeout(now);
         }
-        while self.ports.iter().all(|port| port.queue.len() < TRANSMIT_QUEUE) {
-            let Some(out) = engine.endpoint.poll_transmit(now) else { break };
-            let av = &out.to.av;
-            mad_trace::mad(&self.shared.name, Direction::Out, av.grh.map(|grh| grh.dgid), av.dlid, &out.mad);
-            let port = usize::from(av.port).wrapping_sub(1);
-            match self.ports.get_mut(port) {
-                Some(port) => port.queue.push_back(out),
-                None => break,
+        for port in &mut self.ports {
+            while port.queue.len() < TRANSMIT_QUEUE
+                && let Some(out) = engine.endpoint.poll_transmit(now, port.number)
+            {
+                let av = &out.to.av;
+                mad_trace::mad(
+                    &self.shared.name,
+                    Direction::Out,
+                    av.grh.map(|grh| grh.dgid),
+                    av.dlid,
+                    &out.mad,
+                );
+                port.queue.push_back(out);
             }
         }
         while let Some(event) = engine.endpoint.poll_event() {
@@ -226,21 +239,23 @@ impl Driver {
     }
 
     fn send(&mut self, cx: &mut Context<'_>) -> bool {
-        let mut busy = false;
+        let (mut busy, mut gone) = (false, false);
         for port in &mut self.ports {
             if port.queue.is_empty() {
                 continue;
             }
-            let result = port.agent.send(&mut port.queue);
-            if let Err(error) = result {
-                tracing::debug!(hca = %self.shared.name, %error, "MADs not sent");
-                port.queue.clear();
+            if let Err(error) = port.agent.send(&mut port.queue) {
+                tracing::debug!(hca = %self.shared.name, port = port.number, %error, "MADs not sent");
+                gone = true;
                 continue;
             }
-            // What did not fit waits for the window, and with it what the engine still has.
+            // What did not fit waits for the window, and with it what the engine still has for this port.
             busy |= port.queue.is_empty() || port.agent.poll_ready(cx).is_ready();
         }
-        busy
+        if gone {
+            self.gone();
+        }
+        busy | gone
     }
 
     /// Whether everything is over.
@@ -308,7 +323,7 @@ impl Future for Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.ports.clear();
+        self.close_agents();
         self.shared.closed();
         tracing::debug!(hca = %self.shared.name, "closed");
     }

@@ -76,6 +76,8 @@ pub(crate) struct Counters {
     pub(crate) sends_failed: AtomicU64,
     pub(crate) requests_withdrawn: AtomicU64,
     pub(crate) requests_malformed: AtomicU64,
+    /// MADs that were under way to a port when the device or the driver ended.
+    pub(crate) mads_unsent: AtomicU64,
 }
 
 /// Why a device cannot be used now.
@@ -148,6 +150,13 @@ impl Shared {
     /// Whether the HCA has nothing left: no request, connection or TimeWait.
     pub(crate) fn is_idle(&self) -> bool {
         self.engine().slots.is_empty()
+    }
+
+    /// The connection that this queue pair belongs to.
+    pub(crate) fn slot_of_qp(&self, qpn: Qpn) -> Option<Arc<Slot>> {
+        let engine = self.engine();
+        let conn = engine.endpoint.connection_of(qpn)?;
+        engine.slots.get(&conn).cloned()
     }
 
     /// The first packet came on this queue pair.
@@ -295,7 +304,7 @@ impl Counters {
         counter.fetch_add(n, Ordering::Relaxed);
     }
 
-    pub(crate) fn named(&self) -> [(&'static str, u64); 8] {
+    pub(crate) fn named(&self) -> [(&'static str, u64); 9] {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         [
             ("messages_sent", read(&self.messages_sent)),
@@ -306,6 +315,7 @@ impl Counters {
             ("sends_failed", read(&self.sends_failed)),
             ("requests_withdrawn", read(&self.requests_withdrawn)),
             ("requests_malformed", read(&self.requests_malformed)),
+            ("mads_unsent", read(&self.mads_unsent)),
         ]
     }
 }

@@ -152,7 +152,7 @@ impl Slot {
         hca.begin(stop);
     }
 
-    /// A queue pair has gone to the error state by itself; perhaps it is this one.
+    /// The queue pair with this number has gone to the error state by itself.
     pub(crate) fn qp_error(&self, shared: &Shared, qpn: Qpn) {
         self.with(shared, |state| match &mut state.queues {
             Some(queues) if state.end.is_none() && queues.qp().is_some_and(|qp| qp.qpn() == qpn) => {

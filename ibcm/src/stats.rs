@@ -21,14 +21,14 @@ use crate::data::Counters;
 pub struct Stats {
     /// What the connection manager counted.
     pub cm: crate::proto::Stats,
-    data: [(&'static str, u64); 8],
+    data: [(&'static str, u64); 9],
     device: Vec<(&'static str, u64)>,
 }
 
 impl Stats {
     pub(crate) fn new(
         cm: crate::proto::Stats,
-        data: [(&'static str, u64); 8],
+        data: [(&'static str, u64); 9],
         device: Vec<(&'static str, u64)>,
     ) -> Self {
         Self { cm, data, device }

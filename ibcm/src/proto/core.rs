@@ -8,14 +8,15 @@ use ibwire::{CommId, TransactionId};
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 
+use super::address::Address;
 use super::config::Config;
 use super::connection::State;
-use super::endpoint::ConnHandle;
 use super::event::Event;
 use super::ids::{Ids, Keyed, Source};
 use super::listeners::Listeners;
 use super::local::LocalCa;
 use super::message::Message;
+use super::outbox::Outbox;
 use super::rate_limit::RateLimit;
 use super::rejections::Rejections;
 use super::stats::Stats;
@@ -27,16 +28,6 @@ const ANSWER_COUNTERS: usize = 1024;
 /// Warnings about peers in one second; what they are about is counted besides.
 const WARNINGS_PER_SECOND: u32 = 10;
 
-/// A MAD to hand out.
-#[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "most are MADs, and the queue is short")]
-pub(super) enum Outgoing {
-    /// This one.
-    Mad(OutgoingMad),
-    /// The message whose answer the connection awaits, if it still does.
-    Exchange(ConnHandle),
-}
-
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) config: Config,
@@ -46,7 +37,7 @@ pub(super) struct Core {
     pub(super) ids: Ids,
     pub(super) listeners: Listeners,
     pub(super) rejections: Rejections,
-    pub(super) out: VecDeque<Outgoing>,
+    pub(super) outbox: Outbox,
     pub(super) events: VecDeque<Event>,
     pub(super) stats: Stats,
     pub(super) states: [usize; State::COUNT],
@@ -66,11 +57,11 @@ impl Core {
             rejections: Rejections::new(config.max_rejections, keyed),
             answers: RateLimit::new(config.answers_per_second, ANSWER_COUNTERS),
             warnings: RateLimit::new(WARNINGS_PER_SECOND, 1),
+            outbox: Outbox::new(ca.ports.iter().map(|port| port.number)),
             config,
             ca,
             rng,
             timers: Timers::default(),
-            out: VecDeque::new(),
             events: VecDeque::new(),
             stats: Stats::default(),
             states: [0; State::COUNT],
@@ -92,23 +83,30 @@ impl Core {
         TransactionId(self.rng.next_u64())
     }
 
-    /// Queues a MAD.
-    pub(super) fn push(&mut self, to: MadAddr, mad: [u8; MAD_LEN]) {
-        self.out.push_back(Outgoing::Mad(OutgoingMad { to, mad }));
-    }
-
-    /// Queues a message that a connection owes by its state.
-    pub(super) fn send(&mut self, to: MadAddr, tid: TransactionId, message: impl Into<Message>) {
-        self.push(to, encoded(tid, message));
-    }
-
-    /// Queues a MAD that only answers what a peer sent, if the queue is not too long for that.
+    /// Queues a MAD that only answers what a peer sent, if its port's queue is not too long for that.
     pub(super) fn answer(&mut self, to: MadAddr, mad: [u8; MAD_LEN]) {
-        if self.out.len() < self.config.max_queued_answers {
-            self.push(to, mad);
-        } else {
-            self.stats.dropped_answer_queue += 1;
+        self.push(to, mad, self.config.max_queued_answers);
+    }
+
+    /// Queues the REJ that ends a connection which our side has a part in: answers leave room for it.
+    pub(super) fn reject(&mut self, to: MadAddr, mad: [u8; MAD_LEN]) {
+        self.push(to, mad, self.config.max_queued_answers.saturating_mul(2));
+    }
+
+    fn push(&mut self, to: MadAddr, mad: [u8; MAD_LEN], room: usize) {
+        match self.outbox.waiting(to.av.port) {
+            Some(waiting) if waiting < room => self.outbox.push(OutgoingMad { to, mad }),
+            Some(_) => self.stats.dropped_answer_queue += 1,
+            None => self.stats.dropped_no_port += 1,
         }
+    }
+
+    /// A MAD for `to`, if our GID that it goes by is in the port's table.
+    #[inline]
+    pub(super) fn mad(&mut self, to: &Address, mad: [u8; MAD_LEN]) -> Option<OutgoingMad> {
+        let to = to.resolve(&self.ca);
+        self.stats.dropped_no_gid += u64::from(to.is_none());
+        to.map(|to| OutgoingMad { to, mad })
     }
 
     /// As [`Core::answer`].

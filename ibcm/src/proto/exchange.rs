@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ibdev::{MAD_LEN, MadAddr, OutgoingMad};
+use ibdev::MAD_LEN;
 
 use super::event::Effort;
 
@@ -22,7 +22,7 @@ pub(super) struct Patience {
 /// The message, the same bytes each time, and how far it has got.
 #[derive(Debug)]
 pub(super) struct Exchange {
-    out: OutgoingMad,
+    mad: [u8; MAD_LEN],
     patience: Patience,
     sent: u8,
     first_sent: Option<Instant>,
@@ -30,29 +30,29 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    pub(super) fn new(to: MadAddr, patience: Patience, encode: impl FnOnce(&mut [u8; MAD_LEN])) -> Box<Self> {
+    pub(super) fn new(patience: Patience, encode: impl FnOnce(&mut [u8; MAD_LEN])) -> Box<Self> {
         let mut exchange = Box::new(Self {
-            out: OutgoingMad { to, mad: [0; MAD_LEN] },
+            mad: [0; MAD_LEN],
             patience,
             sent: 0,
             first_sent: None,
             busy: false,
         });
-        encode(&mut exchange.out.mad);
+        encode(&mut exchange.mad);
         exchange
     }
 
     /// Hands the message out; the answer is due at the returned instant.
     #[inline]
-    pub(super) fn transmit(&mut self, now: Instant) -> (OutgoingMad, Instant) {
+    pub(super) fn transmit(&mut self, now: Instant) -> ([u8; MAD_LEN], Instant) {
         self.sent += 1;
         self.first_sent.get_or_insert(now);
-        (self.out.clone(), self.bounded(now + self.patience.period))
+        (self.mad, self.bounded(now + self.patience.period))
     }
 
     /// The message once more for a peer that repeated its own; it changes nothing here. `None` if it was never sent.
     pub(super) fn repeat(&self) -> Option<&[u8; MAD_LEN]> {
-        (self.sent > 0).then_some(&self.out.mad)
+        (self.sent > 0).then_some(&self.mad)
     }
 
     /// The peer wants so much more time from now on. Returns when that is over.
@@ -107,23 +107,12 @@ impl Exchange {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ibdev::AddressVector;
-    use ibwire::{Lid, QKey, Qpn, Rate, ServiceLevel};
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn exchange(deadline: Option<Instant>) -> Box<Exchange> {
-        let av = AddressVector {
-            port: 1,
-            dlid: Lid(1),
-            sl: ServiceLevel::truncate(0),
-            path_bits: 0,
-            rate: Rate::PORT_CURRENT,
-            grh: None,
-        };
-        let to = MadAddr { av, qpn: Qpn::GSI, qkey: QKey::GSI, pkey_index: 0 };
         let patience = Patience { period: SECOND, max_retries: 2, max_mra_wait: 60 * SECOND, deadline };
-        Exchange::new(to, patience, |mad| mad[0] = 1)
+        Exchange::new(patience, |mad| mad[0] = 1)
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! the passive role, with their timers, repetitions, rejections and TimeWait, and derives the attributes that the queue
 //! pair needs at each step. It never touches a socket, a clock, a runtime or global randomness.
 
+mod address;
 mod attrs;
 mod class_port_info;
 mod command;
@@ -19,6 +20,7 @@ mod invalid;
 mod listeners;
 mod local;
 pub mod message;
+mod outbox;
 mod path;
 mod rate_limit;
 mod rejections;

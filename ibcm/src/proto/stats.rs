@@ -81,6 +81,10 @@ stats! {
     dropped_answer_rate,
     /// An answer not sent: too many were waiting to be sent.
     dropped_answer_queue,
+    /// A MAD not sent: our GID that it goes by is not in the port's table any more.
+    dropped_no_gid,
+    /// An answer not sent: there is no such port, or the device was removed.
+    dropped_no_port,
     /// A REP whose ID another connection with that peer has.
     dropped_id_taken,
 }

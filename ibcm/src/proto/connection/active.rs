@@ -3,13 +3,14 @@
 use std::time::Instant;
 
 use ibdev::qp::Init;
-use ibdev::{MadAddr, MadSource};
+use ibdev::{MadAddr, MadSource, OutgoingMad};
 use ibwire::{CommId, Guid, PrivateData, Psn, QKey, Qpn, RejReason};
 use rand::Rng;
 
+use super::super::address::Address;
 use super::super::attrs::{Attrs, ack_timeout};
 use super::super::command::Connect;
-use super::super::core::Core;
+use super::super::core::{Core, encoded};
 use super::super::endpoint::ConnHandle;
 use super::super::error::{CommandError, ConnectError};
 use super::super::event::Event;
@@ -20,6 +21,7 @@ use super::super::message::{
     Ari, CmRetries, Eecn, FailoverAccepted, Message, MessageId, PathBlock, Rep, Req, RetryCount, Rtu,
     TransportService, VendorId,
 };
+use super::super::outbox::Owed;
 use super::super::timers::Timer;
 use super::{Connection, Reports, Role, State, Terms, keep, kept};
 
@@ -105,13 +107,15 @@ impl Connection {
         let rq_psn = Psn::truncate(core.rng.next_u32());
         let life_time = connect.path.life_time();
         let round_trip = 2 * life_time.duration();
+        let address = Address::new(&core.ca, plan.primary);
         let mut connection = Self {
             handle,
             role: Role::Active,
             state: State::ReqSent,
             reports: Reports::All,
             released: false,
-            queued: false,
+            queued_at: None,
+            owes_rtu: false,
             local_id,
             remote_id: CommId::NONE,
             local_qpn: connect.qpn,
@@ -119,8 +123,8 @@ impl Connection {
             remote_guid: Guid(0),
             remote_keys: None,
             tid,
-            primary: plan.primary,
-            answer_to: plan.primary,
+            primary: address,
+            answer_to: address,
             period: connect.response_timeout.duration() + round_trip,
             max_cm_retries: plan.max_cm_retries.get(),
             life_time,
@@ -176,7 +180,7 @@ impl Connection {
         core.ids.insert_local_id(local_id, handle.slot());
         core.ids.insert_local_qpn(connect.qpn, handle.slot());
         let patience = connection.patience(core, now, connect.deadline);
-        let exchange = Exchange::new(plan.primary, patience, |mad| Message::Req(req).encode(tid, mad));
+        let exchange = Exchange::new(patience, |mad| Message::Req(req).encode(tid, mad));
         connection.start_exchange(core, exchange);
         connection
     }
@@ -195,7 +199,7 @@ impl Connection {
         rep: &Rep,
     ) {
         self.stop_exchange(core);
-        self.answer_to = from.reply();
+        self.answer_to = Address::new(&core.ca, from.reply());
         self.meet_peer(core, rep.local_ca_guid, rep.local_comm_id, rep.local_qpn);
         let (offered, wished) = (self.terms.responder_resources, self.terms.initiator_depth);
         let delay = rep.target_ack_delay;
@@ -250,10 +254,19 @@ impl Connection {
             return Err(self.refusal());
         }
         self.rtu_data = keep(rtu_data);
-        let rtu = self.rtu();
-        core.send(self.answer_to, self.tid, rtu);
         self.establish(core);
+        self.owes_rtu = true;
+        core.outbox.owe(self.answer_to.port(), Owed::Rtu(self.handle));
         Ok(())
+    }
+
+    /// The queued RTU, unless the connection is over.
+    pub(super) fn transmit_rtu(&mut self, core: &mut Core) -> Option<OutgoingMad> {
+        self.owes_rtu = false;
+        if !matches!(self.state, State::Established | State::DreqSent) {
+            return None;
+        }
+        core.mad(&self.answer_to, encoded(self.tid, self.rtu()))
     }
 
     fn rtu(&self) -> Rtu {

@@ -56,7 +56,13 @@ impl Connection {
         match self.state {
             State::ReqSent | State::ReqMraRcvd | State::ReqRcvd | State::ReqMraSent => None,
             _ if !self.is_peer_known() || self.local_qpn.get() == 0 => None,
-            _ => Some(self.terms.attrs(&self.primary, self.remote_qpn, core.config.min_rnr_timer)),
+            _ => self.attrs_of(core, &self.terms),
         }
+    }
+
+    /// The attributes by these terms; `None` while the port does not have our GID.
+    pub(super) fn attrs_of(&self, core: &Core, terms: &Terms) -> Option<Attrs> {
+        let primary = self.primary.resolve(&core.ca)?;
+        Some(terms.attrs(&primary, self.remote_qpn, core.config.min_rnr_timer))
     }
 }

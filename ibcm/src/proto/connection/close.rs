@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use ibdev::{MAD_LEN, MadAddr, MadSource};
+use ibdev::{MAD_LEN, MadSource};
 use ibwire::{CommId, PrivateData, Qpn, RejReason, TransactionId};
 
 use super::super::command::{Disconnect, Reject};
@@ -34,15 +34,15 @@ impl Connection {
         }
     }
 
-    fn send_rej(&self, core: &mut Core, to: MadAddr, rej: Rej) -> [u8; MAD_LEN] {
+    fn send_rej(&self, core: &mut Core, rej: Rej) -> [u8; MAD_LEN] {
         tracing::debug!(local = %self.local_id, remote = %self.remote_id, reason = %rej.reason, "rejecting");
         core.stats.rejections_sent += 1;
         let mad = encoded(self.tid, rej);
         // A REQ comes again if need be, and a peer can send any number of them.
-        if self.is_undecided_request() {
-            core.answer(to, mad);
-        } else {
-            core.push(to, mad);
+        match core.mad(&self.answer_to, mad) {
+            Some(out) if self.is_undecided_request() => core.answer(out.to, mad),
+            Some(out) => core.reject(out.to, mad),
+            None => {}
         }
         mad
     }
@@ -56,7 +56,7 @@ impl Connection {
         ari: Ari,
         private_data: PrivateData<148>,
     ) {
-        let mad = self.send_rej(core, self.answer_to, self.rej(reason, ari, private_data));
+        let mad = self.send_rej(core, self.rej(reason, ari, private_data));
         // From one repetition of the peer to the next; and the last one may take longer than the others.
         let period = self.answer_within + 2 * self.life_time.duration();
         let linger = period * (u32::from(self.max_cm_retries) + 1);
@@ -67,7 +67,7 @@ impl Connection {
     fn remember_rej(&self, core: &mut Core, now: Instant, linger: Duration, mad: &[u8; MAD_LEN]) {
         let peer = self.remote_keys.map(|[key, _]| Rejected {
             key,
-            source: Source::at(&self.answer_to.av),
+            source: Source::at(self.answer_to.av()),
             guid: self.remote_guid,
             id: self.remote_id,
             qpn: self.remote_qpn,
@@ -146,7 +146,7 @@ impl Connection {
             }
             State::RepSent | State::RepMraRcvd => {
                 let rej = self.rej(RejReason::CONSUMER, Ari::EMPTY, PrivateData::EMPTY);
-                self.send_rej(core, self.answer_to, rej);
+                self.send_rej(core, rej);
                 self.enter_time_wait(core, now);
             }
             State::Established => self.send_dreq(core, now, self.remote_qpn, &Disconnect::default()),
@@ -176,7 +176,7 @@ impl Connection {
                 core.stats.timeouts += 1;
                 let ari = RejectInfo::CaGuid(core.ca.node_guid).encode();
                 let rej = self.rej(RejReason::TIMEOUT, ari, PrivateData::EMPTY);
-                self.send_rej(core, self.answer_to, rej);
+                self.send_rej(core, rej);
                 self.report(core, Event::Timeout { conn: self.handle, effort });
                 self.enter_time_wait(core, now);
             }
@@ -273,7 +273,7 @@ impl Connection {
             private_data: disconnect.private_data,
         };
         let patience = self.patience(core, now, disconnect.deadline);
-        let exchange = Exchange::new(self.primary, patience, |mad| Message::Dreq(dreq).encode(tid, mad));
+        let exchange = Exchange::new(patience, |mad| Message::Dreq(dreq).encode(tid, mad));
         self.set_state(core, State::DreqSent);
         self.start_exchange(core, exchange);
     }

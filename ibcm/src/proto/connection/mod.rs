@@ -8,16 +8,18 @@ mod state;
 
 use std::time::{Duration, Instant};
 
-use ibdev::{AddressVector, MadAddr, MadSource, OutgoingMad};
+use ibdev::{AddressVector, MAD_LEN, MadSource, OutgoingMad};
 use ibwire::{CommId, Guid, PrivateData, Qpn, TimeCode, TransactionId};
 
-use super::core::{Core, Outgoing};
+use super::address::Address;
+use super::core::{Core, encoded};
 use super::endpoint::{ConnHandle, Info, ListenerId};
 use super::error::CommandError;
 use super::event::Event;
 use super::exchange::{Exchange, Patience};
 use super::ids::{RemoteKey, Source};
 use super::message::{FailoverAccepted, MessageId, Mra};
+use super::outbox::Owed;
 use super::timers::Timer;
 
 pub(super) use active::Plan;
@@ -45,8 +47,10 @@ pub(super) struct Connection {
     reports: Reports,
     /// The slot can be used again.
     released: bool,
-    /// The exchange's message is in the queue of outgoing MADs.
-    queued: bool,
+    /// At which port the exchange's message is in the queue of outgoing MADs.
+    queued_at: Option<u8>,
+    /// The RTU is in the queue of outgoing MADs.
+    owes_rtu: bool,
     local_id: CommId,
     /// The peer's ID: from the REQ on the passive side, from the REP on the active side.
     remote_id: CommId,
@@ -58,9 +62,9 @@ pub(super) struct Connection {
     /// Transaction of the handshake.
     tid: TransactionId,
     /// The primary path, for MADs.
-    primary: MadAddr,
+    primary: Address,
     /// Where the peer's REQ or REP came from, and what answers it goes to.
-    answer_to: MadAddr,
+    answer_to: Address,
     /// From one REQ, REP or DREQ to the next.
     period: Duration,
     max_cm_retries: u8,
@@ -125,13 +129,13 @@ impl Connection {
 
     /// Whether a MAD comes from this connection's peer.
     pub(super) fn is_from(&self, from: &MadSource) -> bool {
-        is_at(&self.primary.av, from) || self.was_met_at(from)
+        is_at(self.primary.av(), from) || self.was_met_at(from)
     }
 
     /// Whether a MAD comes from where the peer's REQ or REP came from. Where the path ends is only what a REQ says, so
     /// it tells nothing about a peer that does not know our ID.
     pub(super) fn was_met_at(&self, from: &MadSource) -> bool {
-        is_at(&self.answer_to.av, from)
+        is_at(self.answer_to.av(), from)
     }
 
     /// Whether the peer knows the connection by these two IDs.
@@ -155,7 +159,7 @@ impl Connection {
     /// Takes the peer's names for itself into the maps.
     fn meet_peer(&mut self, core: &mut Core, guid: Guid, id: CommId, qpn: Qpn) {
         (self.remote_guid, self.remote_id, self.remote_qpn) = (guid, id, qpn);
-        let source = Source::at(&self.answer_to.av);
+        let source = Source::at(self.answer_to.av());
         let keys = [core.ids.remote_id_key(guid, source, id), core.ids.remote_qpn_key(guid, source, qpn)];
         for key in keys {
             core.ids.insert_remote(key, self.handle.slot());
@@ -204,10 +208,16 @@ impl Connection {
         if let Some(limit) = self.exchange.as_ref().and_then(|exchange| exchange.limit()) {
             self.start_timer(core, limit);
         }
-        if !self.queued {
-            self.queued = true;
-            core.out.push_back(Outgoing::Exchange(self.handle));
+        let port = self.exchange_address().port();
+        if self.queued_at != Some(port) {
+            self.queued_at = Some(port);
+            core.outbox.owe(port, Owed::Exchange(self.handle));
         }
+    }
+
+    /// Where the exchange's message goes.
+    fn exchange_address(&self) -> &Address {
+        if self.awaits_rtu() { &self.answer_to } else { &self.primary }
     }
 
     fn stop_exchange(&mut self, core: &mut Core) -> Option<Box<Exchange>> {
@@ -226,10 +236,30 @@ impl Connection {
         }
     }
 
+    /// What the queue of this port says that we owe, if we still do.
+    #[inline]
+    pub(super) fn pay(&mut self, core: &mut Core, now: Instant, owed: Owed, port: u8) -> Option<OutgoingMad> {
+        if !self.owes(owed, port) {
+            return None;
+        }
+        match owed {
+            Owed::Exchange(_) => self.transmit(core, now),
+            Owed::Rtu(_) => self.transmit_rtu(core),
+        }
+    }
+
+    /// Whether the entry of this port's queue counts.
+    pub(super) fn owes(&self, owed: Owed, port: u8) -> bool {
+        match owed {
+            Owed::Exchange(_) => self.queued_at == Some(port),
+            Owed::Rtu(_) => self.owes_rtu,
+        }
+    }
+
     /// The queued message of the exchange, if there is still one; its timer starts.
     #[inline]
-    pub(super) fn transmit(&mut self, core: &mut Core, now: Instant) -> Option<OutgoingMad> {
-        self.queued = false;
+    fn transmit(&mut self, core: &mut Core, now: Instant) -> Option<OutgoingMad> {
+        self.queued_at = None;
         let exchange = self.exchange.as_mut()?;
         let (mad, due) = exchange.transmit(now);
         if exchange.is_resent() {
@@ -237,7 +267,14 @@ impl Connection {
             tracing::debug!(local = %self.local_id, state = %self.state, "sent again");
         }
         self.start_timer(core, due);
-        Some(mad)
+        core.mad(self.exchange_address(), mad)
+    }
+
+    /// Queues a MAD that answers the peer's REQ or REP.
+    fn answer(&self, core: &mut Core, mad: [u8; MAD_LEN]) {
+        if let Some(out) = core.mad(&self.answer_to, mad) {
+            core.answer(out.to, out.mad);
+        }
     }
 
     /// The timer has run out.
@@ -272,7 +309,7 @@ impl Connection {
     /// The answer to the peer is undecided for long.
     fn ask_for_time(&mut self, core: &mut Core, message: MessageId, next: State) {
         let mra = self.mra(core, message);
-        core.answer_with(self.answer_to, self.tid, mra);
+        self.answer(core, encoded(self.tid, mra));
         core.stats.mras_sent += 1;
         self.set_state(core, next);
     }

@@ -6,6 +6,7 @@ use ibdev::{MadAddr, MadSource};
 use ibwire::{Psn, QKey, Qpn, RejReason, TransactionId};
 use rand::Rng;
 
+use super::super::address::Address;
 use super::super::attrs::Attrs;
 use super::super::command::Accept;
 use super::super::core::Core;
@@ -13,7 +14,7 @@ use super::super::endpoint::{ConnHandle, ListenerId};
 use super::super::error::CommandError;
 use super::super::event::{Event, Request};
 use super::super::exchange::Exchange;
-use super::super::invalid::Invalid;
+use super::super::invalid::{Invalid, Limit, Value};
 use super::super::message::{
     Eecn, FailoverAccepted, Message, MessageId, Rej, Rep, Req, RetryCount, Rtu, VendorId,
 };
@@ -55,7 +56,8 @@ impl Connection {
             state: State::ReqRcvd,
             reports: Reports::All,
             released: false,
-            queued: false,
+            queued_at: None,
+            owes_rtu: false,
             local_id,
             remote_id: req.local_comm_id,
             local_qpn: Qpn::truncate(0),
@@ -63,8 +65,8 @@ impl Connection {
             remote_guid: req.local_ca_guid,
             remote_keys: None,
             tid,
-            primary: admission.primary,
-            answer_to: from.reply(),
+            primary: Address::new(&core.ca, admission.primary),
+            answer_to: Address::new(&core.ca, from.reply()),
             period: core.response_timeout(req.local_cm_response_timeout.duration()),
             max_cm_retries: req.max_cm_retries.get(),
             life_time: ack_timeout.saturating_sub(1),
@@ -136,7 +138,10 @@ impl Connection {
 
     pub(in super::super) fn accept_attrs(&self, core: &Core, accept: &Accept) -> Result<Attrs, CommandError> {
         let terms = self.accepted_terms(accept)?;
-        Ok(terms.attrs(&self.primary, self.remote_qpn, core.config.min_rnr_timer))
+        self.attrs_of(core, &terms).ok_or_else(|| {
+            let sgid = Value::Gid(self.primary.sgid().unwrap_or_default());
+            Invalid::new("SGID", sgid, Limit::Must("in the GID table of the path's port")).into()
+        })
     }
 
     /// The user accepts; the REP is queued. That the QP is free has been checked.
@@ -169,7 +174,7 @@ impl Connection {
             private_data: accept.private_data,
         };
         let (tid, patience) = (self.tid, self.patience(core, now, accept.deadline));
-        let exchange = Exchange::new(self.answer_to, patience, |mad| Message::Rep(rep).encode(tid, mad));
+        let exchange = Exchange::new(patience, |mad| Message::Rep(rep).encode(tid, mad));
         self.set_state(core, State::RepSent);
         self.start_exchange(core, exchange);
         Ok(())

@@ -17,12 +17,13 @@ use super::attrs::Attrs;
 use super::command::{Accept, Connect, Disconnect, Listen, Reject};
 use super::config::Config;
 use super::connection::{Connection, Plan, State};
-use super::core::{Core, Outgoing};
+use super::core::Core;
 use super::error::{CommandError, ConnectError, ListenError};
 use super::event::Event;
 use super::invalid::{Invalid, Limit, Value};
 use super::local::{LocalCa, LocalPort};
 use super::message::Attribute;
+use super::outbox::{Outgoing, Owed};
 use super::stats::Stats;
 
 pub use handle::{ConnHandle, Info, ListenerId};
@@ -30,7 +31,7 @@ pub use handle::{ConnHandle, Info, ListenerId};
 /// The CM engine of one HCA: listeners and connections in every role, over all ports.
 ///
 /// It is a state machine: nothing in it waits, reads a clock or touches a socket. After any input (a MAD, a timeout,
-/// a command) drain [`poll_transmit`](Self::poll_transmit) and [`poll_event`](Self::poll_event), then arm one timer by
+/// a command) drain [`poll_transmit`](Self::poll_transmit) of each port and [`poll_event`](Self::poll_event), then arm one timer by
 /// [`poll_timeout`](Self::poll_timeout). `now` must not go back; commands take it alike, whether or not a timer starts.
 ///
 /// To see each message as it passes, decode what goes in and out with
@@ -54,8 +55,10 @@ impl Endpoint {
         &self.core.ca
     }
 
-    /// Tells the state and tables of a port. Existing connections are left alone: their retries decide.
+    /// Tells the state and tables of a port. Existing connections are left alone: their retries decide. They keep their
+    /// GIDs, whatever indices these have now; while the port lacks one, what would go by it is dropped.
     pub fn update_port(&mut self, port: LocalPort) {
+        self.core.outbox.add_port(port.number);
         self.core.ca.update_port(port);
     }
 
@@ -219,7 +222,7 @@ impl Endpoint {
             conn.handle_device_removed(core);
         }
         core.timers.clear();
-        core.out.clear();
+        core.stats.dropped_no_port += core.outbox.clear() as u64;
     }
 
     /// Takes in a MAD that arrived.
@@ -238,15 +241,19 @@ impl Endpoint {
         }
     }
 
-    /// The next MAD to send. The timer for its answer starts now.
-    pub fn poll_transmit(&mut self, now: Instant) -> Option<OutgoingMad> {
+    /// The next MAD to send from this port. The timer for its answer starts now.
+    ///
+    /// Each port has a queue of its own, so one that cannot send may be left alone while the others go on. A queue holds
+    /// at most two messages of each live connection, and of other MADs twice
+    /// [`Config::max_queued_answers`](super::Config::max_queued_answers).
+    pub fn poll_transmit(&mut self, now: Instant, port: u8) -> Option<OutgoingMad> {
         let mad = loop {
-            match self.core.out.pop_front()? {
+            match self.core.outbox.pop(port)? {
                 Outgoing::Mad(mad) => break mad,
-                Outgoing::Exchange(handle) => {
-                    let conn =
-                        self.conns.get_mut(handle.slot() as usize).filter(|conn| conn.handle() == handle);
-                    if let Some(mad) = conn.and_then(|conn| conn.transmit(&mut self.core, now)) {
+                Outgoing::Owed(owed) => {
+                    let conn = debtor(&owed);
+                    let conn = self.conns.get_mut(conn.slot() as usize).filter(|c| c.handle() == conn);
+                    if let Some(mad) = conn.and_then(|conn| conn.pay(&mut self.core, now, owed, port)) {
                         break mad;
                     }
                 }
@@ -270,6 +277,12 @@ impl Endpoint {
     /// The state of a connection; `None` if the handle is dead.
     pub fn state(&self, conn: ConnHandle) -> Option<State> {
         self.get(conn).map(Connection::state)
+    }
+
+    /// The connection that our queue pair with this number belongs to, TimeWait included.
+    pub fn connection_of(&self, qpn: Qpn) -> Option<ConnHandle> {
+        let slot = self.core.ids.by_local_qpn(qpn)?;
+        self.conns.get(slot as usize).map(Connection::handle)
     }
 
     /// What is known of a connection; `None` if the handle is dead.
@@ -321,6 +334,11 @@ impl Endpoint {
         let entry = self.conns.vacant_entry();
         let handle = ConnHandle::new(entry.key() as u32, self.generation);
         entry.insert(make(&mut self.core, handle));
+        let conns = &self.conns;
+        self.core.outbox.sweep(conns.len(), |owed, port| {
+            let of = debtor(owed);
+            conns.get(of.slot() as usize).is_some_and(|conn| conn.handle() == of && conn.owes(*owed, port))
+        });
         handle
     }
 
@@ -352,6 +370,13 @@ fn check_qpn(qpn: Qpn) -> Result<(), Invalid> {
         return Ok(());
     }
     Err(Invalid::new("queue pair", Value::Qpn(qpn), Limit::Must("one that can be connected, 2..=0xfffffe")))
+}
+
+/// Which connection owes this.
+fn debtor(owed: &Owed) -> ConnHandle {
+    match owed {
+        Owed::Exchange(conn) | Owed::Rtu(conn) => *conn,
+    }
 }
 
 /// Which message a MAD is.

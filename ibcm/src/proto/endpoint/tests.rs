@@ -103,13 +103,13 @@ impl Hosts {
 
     /// What the active side sends arrives as if `source` had sent it.
     fn deliver_to_passive(&mut self, source: u8) {
-        while let Some(out) = self.active.poll_transmit(self.now) {
+        while let Some(out) = self.active.poll_transmit(self.now, 1) {
             self.passive.handle_mad(self.now, &from(source), &out.mad);
         }
     }
 
     fn deliver_to_active(&mut self, source: u8) {
-        while let Some(out) = self.passive.poll_transmit(self.now) {
+        while let Some(out) = self.passive.poll_transmit(self.now, 1) {
             self.active.handle_mad(self.now, &from(source), &out.mad);
         }
     }
@@ -172,7 +172,7 @@ fn a_peer_in_a_hurry_gets_a_rep_each_millisecond_at_most() {
     let mut sent = 0;
     let start = hosts.now;
     while hosts.passive.state(passive) == Some(State::RepSent) {
-        while let Some(out) = hosts.passive.poll_transmit(hosts.now) {
+        while let Some(out) = hosts.passive.poll_transmit(hosts.now, 1) {
             sent += u32::from(matches!(Message::decode(&out.mad), Ok((_, Message::Rep(_)))));
         }
         hosts.now = hosts.passive.poll_timeout().unwrap();
@@ -188,7 +188,7 @@ fn a_deadline_that_has_passed_leaves_time_to_send_once() {
     let disconnect = Disconnect { deadline: Some(hosts.now), ..Disconnect::default() };
     hosts.active.disconnect(hosts.now, active, disconnect).unwrap();
     hosts.active.handle_timeout(hosts.now);
-    assert!(hosts.active.poll_transmit(hosts.now).is_some());
+    assert!(hosts.active.poll_transmit(hosts.now, 1).is_some());
     hosts.now += Duration::from_millis(1);
     hosts.active.handle_timeout(hosts.now);
     let Some(Event::Disconnected { cause: DisconnectCause::Timeout(effort), .. }) = hosts.active.poll_event()
@@ -212,7 +212,7 @@ fn ids_differ_and_are_free_again() {
         assert!(hosts.active.core.ids.by_local_id(info.local_comm_id).is_none());
         assert!(hosts.active.core.ids.by_local_qpn(info.local_qpn).is_none());
     }
-    assert!(hosts.active.poll_transmit(hosts.now).is_none(), "no REQ has left, so no REJ has to");
+    assert!(hosts.active.poll_transmit(hosts.now, 1).is_none(), "no REQ has left, so no REJ has to");
 }
 
 /// What waits to be sent again waits no longer than the whole may take.
@@ -221,7 +221,7 @@ fn a_deadline_holds_while_nothing_can_be_sent() {
     let mut hosts = Hosts::new();
     let deadline = hosts.now + Duration::from_secs(10);
     let active = hosts.active.connect(hosts.now, Connect { deadline: Some(deadline), ..connect() }).unwrap();
-    hosts.active.poll_transmit(hosts.now).unwrap();
+    hosts.active.poll_transmit(hosts.now, 1).unwrap();
     for _ in 0..2 {
         hosts.now = hosts.active.poll_timeout().expect("a deadline");
         hosts.active.handle_timeout(hosts.now);
@@ -237,7 +237,7 @@ fn mras_may_be_as_long_as_they_like() {
     let mut endpoint = endpoint(1);
     endpoint.core.config.max_mra_wait = Duration::MAX;
     endpoint.connect(Instant::now(), connect()).unwrap();
-    assert!(endpoint.poll_transmit(Instant::now()).is_some());
+    assert!(endpoint.poll_transmit(Instant::now(), 1).is_some());
 }
 
 /// Neither an ID in use nor one that a remembered rejection names is given out.

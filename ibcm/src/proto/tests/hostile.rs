@@ -262,7 +262,7 @@ fn answers_wait_in_a_bounded_queue() {
         source.grh.as_mut().unwrap().dgid = Gid::from_ip([10, 9, 0, n].into());
         net.ep(P).handle_mad(now, &source, flight.bytes());
     }
-    let sent = std::iter::from_fn(|| net.ep(P).poll_transmit(now)).count();
+    let sent = std::iter::from_fn(|| net.ep(P).poll_transmit(now, 1)).count();
     assert_eq!(sent, 50);
     assert_eq!(net.ep(P).stats().dropped_answer_queue, 150);
 }
@@ -286,7 +286,7 @@ fn rejections_wait_in_a_bounded_queue() {
         net.ep(P).reject(now, conn, Reject::new(RejReason::CONSUMER)).unwrap();
         assert_eq!(net.ep(P).poll_event(), Some(Event::Released { conn }));
     }
-    let sent = std::iter::from_fn(|| net.ep(P).poll_transmit(now)).count();
+    let sent = std::iter::from_fn(|| net.ep(P).poll_transmit(now, 1)).count();
     assert_eq!(sent, 50);
     assert_eq!(net.ep(P).stats().dropped_answer_queue, 150);
     net.deliver(&requests[199]);

@@ -119,7 +119,7 @@ impl Net {
     /// Takes what the endpoints have to say: MADs go onto the wire, events to their host.
     pub(super) fn collect(&mut self) {
         for from in 0..self.hosts.len() {
-            while let Some(sent) = self.hosts[from].ep.poll_transmit(self.now) {
+            while let Some(sent) = self.hosts[from].ep.poll_transmit(self.now, 1) {
                 match Message::decode(&sent.mad) {
                     Ok((header, message)) => {
                         let flight = self.route(from, sent, header, message);

@@ -124,7 +124,7 @@ fn cm_t85_nothing_is_sent_afterwards() {
     ep.handle_mad(now, &rep.source, rep.bytes());
     ep.connect(now, connect).unwrap(); // a REQ
     ep.device_removed();
-    assert!(ep.poll_transmit(now).is_none());
+    assert!(ep.poll_transmit(now, 1).is_none());
 }
 
 /// Nobody answers any more. Whatever was going on ends by itself.
