@@ -158,6 +158,7 @@ pub struct Disconnect {
     /// For the peer's application.
     pub private_data: PrivateData<220>,
     /// When to give up waiting for the DREP. The DREQ is sent even if that has passed. `None`, the default: when the
-    /// retries that the REQ allowed are used up.
+    /// retries that the REQ allowed are used up, or after
+    /// [`Config::max_disconnect_time`](super::Config::max_disconnect_time).
     pub deadline: Option<Instant>,
 }

@@ -18,6 +18,10 @@ pub struct Config {
     pub min_response_timeout: Duration,
     /// The longest. Default 60 s.
     pub max_response_timeout: Duration,
+    /// How long a DREQ is tried at most if the caller sets no deadline: period and number of retries are the peer's
+    /// choice on the passive side. Default 90 s, which the retries of Linux and those of
+    /// [`Connect`](super::Connect)'s defaults do not reach.
+    pub max_disconnect_time: Duration,
     /// The longest ack timeout that a REQ can put into a QP; also what stands in for its 0, "for ever".
     /// Default 22 (17 s).
     pub max_ack_timeout: TimeCode,
@@ -46,6 +50,7 @@ impl Default for Config {
             max_mra_wait: Duration::from_secs(60),
             min_response_timeout: Duration::from_millis(1),
             max_response_timeout: Duration::from_secs(60),
+            max_disconnect_time: Duration::from_secs(90),
             max_ack_timeout: TimeCode::truncate(22),
             min_time_wait: Duration::from_millis(10),
             max_time_wait: Duration::from_secs(60),

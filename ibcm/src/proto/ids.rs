@@ -77,7 +77,8 @@ impl Ids {
         }
     }
 
-    /// The peer's communication ID. A CA without a GUID is known by its address (spec/cm.md 8, T32).
+    /// The peer's communication ID. The source is part of the key, so that nobody can crowd the keys of another host, or of
+    /// a CA without a GUID (spec/cm.md 8, T32). A host whose MADs come now with a GRH, now without is two for this.
     pub(super) fn remote_id_key(&self, guid: Guid, source: Source, id: CommId) -> RemoteKey {
         self.remote_key(guid, source, u64::from(id.0))
     }
@@ -89,11 +90,8 @@ impl Ids {
 
     fn remote_key(&self, guid: Guid, source: Source, name: u64) -> RemoteKey {
         let mut hasher = self.keyed.build_hasher();
-        if guid.0 == 0 {
-            source.hash(&mut hasher);
-        } else {
-            hasher.write_u64(guid.0);
-        }
+        source.hash(&mut hasher);
+        hasher.write_u64(guid.0);
         hasher.write_u64(name);
         RemoteKey(hasher.finish() as u32)
     }

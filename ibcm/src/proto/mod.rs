@@ -3,6 +3,18 @@
 //! It speaks the seven messages of a reliable connection's life (REQ, MRA, REJ, REP, RTU, DREQ, DREP) in the active and
 //! the passive role, with their timers, repetitions, rejections and TimeWait, and derives the attributes that the queue
 //! pair needs at each step. It never touches a socket, a clock, a runtime or global randomness.
+//!
+//! # Names in TimeWait
+//!
+//! Our own ID and queue pair number rest until TimeWait is over. The peer's need not: its TimeWait ends when it says so,
+//! mostly not together with ours. The formulas differ with what each side knows (spec/cm.md 3.4: 671 ms on the active side
+//! against 537 ms on the passive one, for instance), and a lost DREP keeps one side waiting for a retransmission longer.
+//! So a connection in TimeWait is met by the messages that name it, and by repetitions of the very REQ that it was made of
+//! (REJ 10), but it lays no claim to its peer's ID and queue pair: a REQ or REP in which the peer uses one of them anew is
+//! taken, and the name passes on. That departs from spec/cm.md 4.3 (rows 4 and 5), 4.4 and 4.6, which have a REQ rejected
+//! with reason 30 or 10 and a REP dropped until the longer of the two TimeWaits is over. Device drivers hand out a queue
+//! pair number again as soon as they may, so that a busy peer would meet that often. In every other state, DreqSent
+//! included, such a message means that the peer has restarted: the connection is stale (spec/cm.md 4.8).
 
 mod address;
 mod attrs;

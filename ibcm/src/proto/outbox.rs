@@ -125,3 +125,59 @@ impl Outbox {
         self.ports.iter_mut().find(|queue| queue.port == port)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ibdev::{AddressVector, MAD_LEN, MadAddr};
+    use ibwire::{Lid, QKey, Qpn, Rate, ServiceLevel};
+
+    use super::*;
+
+    fn mad(port: u8, content: u8) -> OutgoingMad {
+        let av = AddressVector {
+            port,
+            dlid: Lid(1),
+            sl: ServiceLevel::truncate(0),
+            path_bits: 0,
+            rate: Rate::PORT_CURRENT,
+            grh: None,
+        };
+        let to = MadAddr { av, qpn: Qpn::GSI, qkey: QKey::GSI, pkey_index: 0 };
+        OutgoingMad { to, mad: [content; MAD_LEN] }
+    }
+
+    #[test]
+    fn each_port_has_its_own_order() {
+        let mut outbox = Outbox::new([1, 2].into_iter());
+        let [first, second] = [1, 2].map(|slot| ConnHandle::new(slot, 0));
+        outbox.push(mad(1, 7));
+        outbox.owe(2, Owed::Exchange(first));
+        outbox.owe(1, Owed::Rtu(second));
+        outbox.owe(1, Owed::Exchange(second));
+        outbox.push(mad(1, 8));
+        outbox.owe(3, Owed::Exchange(second));
+        assert_eq!([1, 2, 3].map(|port| outbox.waiting(port)), [Some(2), Some(0), None]);
+
+        assert!(matches!(outbox.pop(2), Some(Outgoing::Owed(owed)) if owed == Owed::Exchange(first)));
+        assert!(outbox.pop(2).is_none() && outbox.pop(3).is_none());
+        assert!(matches!(outbox.pop(1), Some(Outgoing::Mad(out)) if out.mad[0] == 7));
+        assert!(matches!(outbox.pop(1), Some(Outgoing::Owed(owed)) if owed == Owed::Rtu(second)));
+        assert_eq!((outbox.clear(), outbox.owed), (1, 0));
+        assert!(outbox.pop(1).is_none());
+    }
+
+    #[test]
+    fn dead_names_are_swept() {
+        let mut outbox = Outbox::new([1, 2].into_iter());
+        let live = ConnHandle::new(0, 0);
+        outbox.owe(2, Owed::Exchange(live));
+        outbox.push(mad(1, 7));
+        for slot in 1..100_000 {
+            outbox.owe(1, Owed::Exchange(ConnHandle::new(slot, 0)));
+            outbox.sweep(1, |owed, port| (*owed, port) == (Owed::Exchange(live), 2));
+            assert!(outbox.owed <= 2 * OWED_BY_ONE + SWEEP_FROM);
+        }
+        assert!(outbox.pop(2).is_some());
+        assert!(matches!(outbox.pop(1), Some(Outgoing::Mad(_))));
+    }
+}

@@ -272,7 +272,8 @@ impl Connection {
             remote_qpn,
             private_data: disconnect.private_data,
         };
-        let patience = self.patience(core, now, disconnect.deadline);
+        let longest = || now.checked_add(core.config.max_disconnect_time);
+        let patience = self.patience(core, now, disconnect.deadline.or_else(longest));
         let exchange = Exchange::new(patience, |mad| Message::Dreq(dreq).encode(tid, mad));
         self.set_state(core, State::DreqSent);
         self.start_exchange(core, exchange);

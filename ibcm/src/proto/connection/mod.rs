@@ -167,6 +167,20 @@ impl Connection {
         self.remote_keys = Some(keys);
     }
 
+    /// The peer's ID is another connection's now. This one, in TimeWait, is still found by our ID.
+    pub(super) fn pass_on_id(&self, core: &mut Core) {
+        if let Some([id, _]) = self.remote_keys {
+            core.ids.remove_remote(id, self.handle.slot());
+        }
+    }
+
+    /// The same with the peer's QPN.
+    pub(super) fn pass_on_qpn(&self, core: &mut Core) {
+        if let Some([_, qpn]) = self.remote_keys {
+            core.ids.remove_remote(qpn, self.handle.slot());
+        }
+    }
+
     fn set_state(&mut self, core: &mut Core, state: State) {
         tracing::debug!(local = %self.local_id, remote = %self.remote_id, from = %self.state, to = %state, "state");
         core.states[self.state.index()] -= 1;

@@ -34,14 +34,16 @@ impl Endpoint {
             self.refuse(from, tid, req, RejReason::INVALID_TRANSPORT.into());
             return;
         }
-        if let Some(slot) = self.find_by_remote_id(from, req.local_ca_guid, req.local_comm_id) {
-            if self.conns[slot as usize].remote_qpn() == req.local_qpn {
-                self.on(slot, |conn, core| conn.handle_duplicate_request(core, from, tid));
-            } else {
-                self.refuse(from, tid, req, RejReason::DUPLICATE_COMM_ID.into());
-                self.core.warn(now, from, "requests a connection by an ID that it has one by");
-                self.on(slot, |conn, core| conn.handle_stale(core, now, req.local_qpn));
-            }
+        let by_id = self.find_by_remote_id(from, req.local_ca_guid, req.local_comm_id);
+        let by_qpn = self.find_by_remote_qpn(from, req.local_ca_guid, req.local_qpn);
+        if let Some(slot) = self.made_of(req, by_id).or_else(|| self.made_of(req, by_qpn)) {
+            self.on(slot, |conn, core| conn.handle_duplicate_request(core, from, tid));
+            return;
+        }
+        if let Some(slot) = by_id.filter(|&slot| !self.rests(slot)) {
+            self.refuse(from, tid, req, RejReason::DUPLICATE_COMM_ID.into());
+            self.core.warn(now, from, "requests a connection by an ID that it has one by");
+            self.on(slot, |conn, core| conn.handle_stale(core, now, req.local_qpn));
             return;
         }
         if let Some(&rej) = self.core.rejections.of_request(now, &self.sender(from, req)) {
@@ -49,7 +51,7 @@ impl Endpoint {
             self.core.answer(from.reply(), rej);
             return;
         }
-        if let Some(slot) = self.find_by_remote_qpn(from, req.local_ca_guid, req.local_qpn) {
+        if let Some(slot) = by_qpn.filter(|&slot| !self.rests(slot)) {
             self.refuse(from, tid, req, RejReason::STALE_CONNECTION.into());
             self.core.warn(now, from, "requests a connection on a queue pair that it has one on");
             self.on(slot, |conn, core| conn.handle_stale(core, now, req.local_qpn));
@@ -57,10 +59,19 @@ impl Endpoint {
         }
         match self.admit(from, req) {
             Ok(admission) => {
+                self.pass_on(by_id, by_qpn);
                 self.insert(|core, handle| Connection::passive(core, now, handle, admission, from, tid, req));
             }
             Err(refusal) => self.refuse(from, tid, req, refusal),
         }
+    }
+
+    /// `slot`, if it is the connection that came of this REQ.
+    fn made_of(&self, req: &Req, slot: Option<u32>) -> Option<u32> {
+        slot.filter(|&slot| {
+            let conn = &self.conns[slot as usize];
+            conn.remote_id() == req.local_comm_id && conn.remote_qpn() == req.local_qpn
+        })
     }
 
     /// Under which names a rejection of this REQ is remembered.
@@ -83,14 +94,18 @@ impl Endpoint {
     }
 
     fn admit(&self, from: &MadSource, req: &Req) -> Result<Admission, Refusal> {
-        let listeners = &self.core.listeners;
+        let (ca, listeners) = (&self.core.ca, &self.core.listeners);
+        let end = local_end(ca, from, &req.primary);
+        // The port that the connection is for; the MAD may have come in on another one.
+        let port = end.as_ref().map_or(from.port, |(port, _)| port.number);
         let listener = listeners
-            .find(req.service_id, from.port, req.primary.remote_gid)
+            .find(req.service_id, port, req.primary.remote_gid)
             .ok_or(RejReason::INVALID_SERVICE_ID)?;
         if listeners.is_full(listener) {
             return Err(Refusal::Ignore);
         }
-        let (path, primary) = path_back(&self.core.ca, from, req)?;
+        let (port, sgid_index) = end?;
+        let (path, primary) = path_back(port, sgid_index, from, req)?;
         Ok(Admission { listener, path, primary })
     }
 }
@@ -100,10 +115,14 @@ fn has_supported_transport(req: &Req) -> bool {
     req.local_qpn.get() != 0 && req.transport.known() == Some(TransportService::RC)
 }
 
-/// The primary path of the REQ turned round (spec/cm.md 5.4), if it is one that ends here.
-fn path_back(ca: &LocalCa, from: &MadSource, req: &Req) -> Result<(Path, MadAddr), Refusal> {
+/// The primary path of the REQ turned round (spec/cm.md 5.4), if it is one that ends at this port and GID of ours.
+fn path_back(
+    port: &LocalPort,
+    sgid_index: u16,
+    from: &MadSource,
+    req: &Req,
+) -> Result<(Path, MadAddr), Refusal> {
     let block = &req.primary;
-    let (port, sgid_index) = local_end(ca, from, block)?;
     let needs_grh = port.is_ethernet() || !block.subnet_local;
     if !needs_grh && !port.owns_lid(block.remote_lid) {
         return Err(Refusal::Reject(RejReason::PRIMARY_LID, RejectInfo::Lid(port.lid)));

@@ -145,17 +145,18 @@ impl Endpoint {
     }
 
     fn handle_first_rep(&mut self, now: Instant, from: &MadSource, tid: TransactionId, slot: u32, rep: &Rep) {
-        // One in TimeWait is no longer connected: how long its QP had to rest was for the peer to say.
-        let old = self.find_by_remote_qpn(from, rep.local_ca_guid, rep.local_qpn);
-        if let Some(old) = old.filter(|&old| self.conns[old as usize].state() != State::TimeWait) {
+        let by_id = self.find_by_remote_id(from, rep.local_ca_guid, rep.local_comm_id);
+        let by_qpn = self.find_by_remote_qpn(from, rep.local_ca_guid, rep.local_qpn);
+        if let Some(old) = by_qpn.filter(|&old| !self.rests(old)) {
             let rej = rej_of_reply(rep, RejReason::STALE_CONNECTION);
             self.core.answer_with(from.reply(), tid, rej);
             self.core.warn(now, from, "replies with a queue pair that it has a connection on");
             self.on(old, |conn, core| conn.handle_stale(core, now, rep.local_qpn));
-        } else if self.find_by_remote_id(from, rep.local_ca_guid, rep.local_comm_id).is_some() {
+        } else if by_id.is_some_and(|old| !self.rests(old)) {
             self.core.stats.dropped_id_taken += 1;
             self.core.warn(now, from, "replies with an ID that it has a connection by");
         } else {
+            self.pass_on(by_id, by_qpn);
             self.on(slot, |conn, core| conn.handle_reply(core, now, from, rep));
         }
     }
@@ -221,40 +222,45 @@ impl Endpoint {
         is_peer
     }
 
+    /// Whether the connection is in TimeWait. The peer may have an end of it before us: how long its names had to rest was
+    /// for the peer to say, and they do not stand in the way of its next connection.
+    pub(super) fn rests(&self, slot: u32) -> bool {
+        self.conns[slot as usize].state() == State::TimeWait
+    }
+
+    /// The peer has a new connection by the ID of the one, the queue pair of the other connection, which rest.
+    pub(super) fn pass_on(&mut self, by_id: Option<u32>, by_qpn: Option<u32>) {
+        if let Some(old) = by_id {
+            self.conns[old as usize].pass_on_id(&mut self.core);
+        }
+        if let Some(old) = by_qpn {
+            self.conns[old as usize].pass_on_qpn(&mut self.core);
+        }
+    }
+
     /// A connection of the host that sent this, with this ID of its own.
-    pub(super) fn find_by_remote_id(&mut self, from: &MadSource, guid: Guid, id: CommId) -> Option<u32> {
+    pub(super) fn find_by_remote_id(&self, from: &MadSource, guid: Guid, id: CommId) -> Option<u32> {
         let key = self.core.ids.remote_id_key(guid, Source::of(from), id);
         self.find_by_remote(from, key, |conn| conn.remote_guid() == guid && conn.remote_id() == id)
     }
 
     /// A connection of the host that sent this, with this QP of its own.
-    pub(super) fn find_by_remote_qpn(&mut self, from: &MadSource, guid: Guid, qpn: Qpn) -> Option<u32> {
+    pub(super) fn find_by_remote_qpn(&self, from: &MadSource, guid: Guid, qpn: Qpn) -> Option<u32> {
         let key = self.core.ids.remote_qpn_key(guid, Source::of(from), qpn);
         self.find_by_remote(from, key, |conn| conn.remote_guid() == guid && conn.remote_qpn() == qpn)
     }
 
-    /// One in TimeWait counts only if there is no other.
+    /// There is at most one: who gets a name in its place passes it on.
     fn find_by_remote(
-        &mut self,
+        &self,
         from: &MadSource,
         key: RemoteKey,
         is_it: impl Fn(&Connection) -> bool,
     ) -> Option<u32> {
-        let mut resting = None;
-        for slot in self.core.ids.by_remote(key) {
+        self.core.ids.by_remote(key).find(|&slot| {
             let conn = &self.conns[slot as usize];
-            if !is_it(conn) {
-                continue;
-            }
-            if !conn.was_met_at(from) {
-                self.core.stats.foreign_source += 1;
-            } else if conn.state() == State::TimeWait {
-                resting = Some(slot);
-            } else {
-                return Some(slot);
-            }
-        }
-        resting
+            is_it(conn) && conn.was_met_at(from)
+        })
     }
 }
 

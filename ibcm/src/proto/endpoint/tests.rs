@@ -1,5 +1,7 @@
 //! What the scenarios of `proto::tests` leave out: bounds, and who is heard.
 
+mod reuse;
+
 use std::net::Ipv4Addr;
 use std::time::Duration;
 

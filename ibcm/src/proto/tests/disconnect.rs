@@ -6,7 +6,7 @@ use ibwire::{PrivateData, Qpn, RejReason};
 
 use super::pair::*;
 use crate::proto::message::{Attribute as Id, Drep, Message, MessageId, Mra, Rej};
-use crate::proto::{ConnectError, Disconnect, DisconnectCause, Event, State};
+use crate::proto::{Config, ConnectError, Disconnect, DisconnectCause, Event, State};
 
 fn peer_closed(event: &Event) -> bool {
     matches!(event, Event::Disconnected { cause: DisconnectCause::Peer { .. }, .. })
@@ -255,6 +255,41 @@ fn cm_t18_shorter_bound() {
     net.assert_state(A, a, State::TimeWait);
     net.advance(Duration::from_secs(1));
     net.assert_released(A, a);
+}
+
+/// The REQ chose how long and how often the passive side tries its DREQ: 16 times a minute. It is not held to that.
+#[test]
+fn cm_t18_bound_of_our_own() {
+    for (configured, bound, sent) in [(None, 90, 2), (Some(30), 30, 1), (Some(100_000), 16 * 60, 16)] {
+        let mut config = Config::default();
+        if let Some(seconds) = configured {
+            config.max_disconnect_time = Duration::from_secs(seconds);
+        }
+        let mut net = Net::new([(Address::roce(A), Config::default()), (Address::roce(P), config)]);
+        let mut connect = net.connect_to(A, P);
+        connect.local_response_timeout = time_code(31);
+        let a = net.connect_with(A, connect);
+        net.pass(Id::REQ);
+        let (p, _) = net.request(P);
+        net.accept(P, p);
+        net.pass(Id::REP);
+        net.reply(A, a);
+        net.ready(A, a, b"");
+        net.run();
+        net.events(P);
+
+        // Dropped, and the peer is dead.
+        net.abort(P, p);
+        let bound = Duration::from_secs(bound);
+        let dreqs = net.advance_lossy(bound - Duration::from_nanos(1));
+        assert_eq!(dreqs.len(), sent);
+        net.assert_state(P, p, State::DreqSent);
+        net.advance(Duration::from_nanos(1));
+        net.assert_state(P, p, State::TimeWait);
+        assert_eq!(net.ep(P).stats().disconnect_timeouts, 1);
+        net.advance(Duration::from_secs(1));
+        net.assert_released(P, p);
+    }
 }
 
 /// Whoever wants a running exchange to end sooner is heard, whoever wants it to last longer is not.

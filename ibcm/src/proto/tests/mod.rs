@@ -12,6 +12,7 @@ mod monitor;
 mod mra;
 mod pair;
 mod passive;
+mod ports;
 mod reject;
 mod simulation;
 mod stale;

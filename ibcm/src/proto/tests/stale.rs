@@ -405,24 +405,9 @@ fn stale_while_undecided_or_unconfirmed() {
     }
 }
 
-/// DreqSent and TimeWait are left alone; the new request still meets REJ 10.
+/// DreqSent is left alone; the new request meets REJ 10.
 #[test]
-fn stale_while_ending() {
-    let mut net = Net::pair();
-    let Disconnected { a, p, .. } = net.disconnected();
-    let qpn = net.ep(A).info(a).unwrap().local_qpn;
-    net.restart(A);
-    let mut connect = net.connect_to(A, P);
-    connect.qpn = qpn;
-    net.connect_with(A, connect);
-    let timer = net.ep(P).poll_timeout();
-    net.advance(time(12));
-    net.pass(Id::REQ);
-    assert_eq!(net.take_only(Id::REJ).rej().reason, RejReason::STALE_CONNECTION);
-    net.assert_state(P, p, State::TimeWait);
-    net.no_event(P);
-    assert_eq!(net.ep(P).poll_timeout(), timer);
-
+fn stale_while_disconnecting() {
     let mut net = Net::pair();
     let Established { a, p, .. } = net.established();
     let qpn = net.ep(A).info(a).unwrap().local_qpn;
@@ -436,6 +421,80 @@ fn stale_while_ending() {
     assert_eq!(net.take_only(Id::REJ).rej().reason, RejReason::STALE_CONNECTION);
     net.assert_state(P, p, State::DreqSent);
     net.no_event(P);
+}
+
+/// A client's QP, or its ID, may have rested long enough for the client and not yet for us. The old connection is over, so
+/// a REQ with it is good. What comes late of the old one still does no harm, and the names are the new one's from now on.
+#[test]
+fn a_request_may_use_a_name_in_time_wait() {
+    for same_id in [false, true] {
+        let mut net = Net::pair();
+        let Disconnected { a: old_a, p: old_p, req: old_req, dreq: old_dreq, .. } = net.disconnected();
+        let old_info = net.ep(A).info(old_a).unwrap();
+        net.restart(A);
+        let connect = net.connect_to(A, P);
+        net.connect_with(A, connect);
+        let flight = net.take_only(Id::REQ);
+        let mut req = flight.req().clone();
+        if same_id {
+            req.local_comm_id = old_info.local_comm_id;
+        } else {
+            req.local_qpn = old_info.local_qpn;
+        }
+        let flight = flight.with(req);
+        net.advance(time(12));
+        net.deliver(&flight);
+        let (p, request) = net.request(P);
+        assert_eq!(Some(&request.req), Some(flight.req()));
+        net.accept(P, p);
+        net.take_only(Id::REP);
+        net.assert_state(P, old_p, State::TimeWait);
+
+        // Repetitions are told apart.
+        net.deliver(&flight);
+        net.take_only(Id::REP);
+        net.deliver(&old_req);
+        assert_eq!(net.take_only(Id::REJ).rej().reason, RejReason::STALE_CONNECTION);
+        net.deliver(&old_dreq);
+        net.take_only(Id::DREP);
+        net.assert_state(P, p, State::RepSent);
+        net.no_event(P);
+        assert_eq!(net.ep(P).stats().stale, 0);
+
+        // The end of the old one's rest changes nothing.
+        let rest = net.ep(P).poll_timeout().unwrap() - net.now;
+        net.advance(rest);
+        net.assert_released(P, old_p);
+        net.assert_state(P, p, State::RepSent);
+        let mut again = flight.req().clone();
+        if same_id {
+            again.local_qpn = Qpn::truncate(0x777);
+        } else {
+            again.local_comm_id = CommId(0x777);
+        }
+        net.deliver(&flight.with(again));
+        let reason = if same_id { RejReason::DUPLICATE_COMM_ID } else { RejReason::STALE_CONNECTION };
+        assert_eq!(net.take_only(Id::REJ).rej().reason, reason);
+        net.assert_state(P, p, State::TimeWait);
+    }
+}
+
+/// The same for an ID in a REP.
+#[test]
+fn a_reply_may_use_an_id_in_time_wait() {
+    let mut net = Net::pair();
+    let Disconnected { a: old, rep: old_rep, .. } = net.disconnected();
+    let Handshake { a, .. } = net.accepted();
+    let flight = net.take_only(Id::REP);
+    let mut rep = flight.rep().clone();
+    rep.local_comm_id = old_rep.rep().local_comm_id;
+    net.deliver(&flight.with(rep));
+    net.reply(A, a);
+    net.ready(A, a, b"");
+    assert_eq!(net.take_only(Id::RTU).rtu().remote_comm_id, old_rep.rep().local_comm_id);
+    net.assert_state(A, old, State::TimeWait);
+    let stats = net.ep(A).stats();
+    assert_eq!((stats.stale, stats.dropped_id_taken), (0, 0));
 }
 
 /// A server's QP may have rested long enough for the server and not yet for us. It is not connected any more, so a REP
