@@ -40,6 +40,7 @@ mod qp;
 mod rc;
 mod requester;
 mod responder;
+mod segment;
 mod sg;
 mod shared;
 mod table;
