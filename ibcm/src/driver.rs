@@ -328,3 +328,6 @@ impl Drop for Driver {
         tracing::debug!(hca = %self.shared.name, "closed");
     }
 }
+
+#[cfg(test)]
+mod tests;

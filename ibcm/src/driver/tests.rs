@@ -1,0 +1,167 @@
+//! The driver between an HCA of two ports and agents that take what the test lets them.
+#![cfg(feature = "soft")]
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ibdev::ReceivedMad;
+use ibsoft::sim::Subnet;
+use ibwire::{Gid, Mtu, PKey, PathRecord, Qpn, ServiceId};
+
+use super::*;
+use crate::port::first_gid;
+use crate::proto::{Config, ConnHandle, Connect, Endpoint, LocalCa, Path, State};
+use crate::sync::lock;
+
+/// What is between a test and an agent.
+#[derive(Debug, Default)]
+struct Wire {
+    /// Room in the send window.
+    room: AtomicUsize,
+    gone: std::sync::atomic::AtomicBool,
+    sent: Mutex<Vec<OutgoingMad>>,
+}
+
+#[derive(Debug)]
+struct Agent(Arc<Wire>);
+
+impl MadAgent for Agent {
+    fn send(&self, batch: &mut VecDeque<OutgoingMad>) -> Result<(), DeviceError> {
+        if self.0.gone.load(Ordering::Relaxed) {
+            return Err(DeviceError::Gone);
+        }
+        let taken = batch.len().min(self.0.room.load(Ordering::Relaxed));
+        self.0.room.fetch_sub(taken, Ordering::Relaxed);
+        lock(&self.0.sent).extend(batch.drain(..taken));
+        Ok(())
+    }
+
+    fn poll_ready(&self, _cx: &mut Context<'_>) -> Poll<Result<(), DeviceError>> {
+        match self.0.room.load(Ordering::Relaxed) {
+            0 => Poll::Pending,
+            _ => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn poll_recv(
+        &self,
+        _cx: &mut Context<'_>,
+        _out: &mut Vec<ReceivedMad>,
+        _max: usize,
+    ) -> Poll<Result<(), DeviceError>> {
+        Poll::Pending
+    }
+}
+
+/// An HCA of two ports whose agents are the test's.
+struct Rig {
+    _net: Subnet,
+    shared: Arc<Shared>,
+    driver: Driver,
+    wires: [Arc<Wire>; 2],
+    ports: Vec<LocalPort>,
+    next_qpn: u32,
+}
+
+impl Rig {
+    async fn new() -> Self {
+        let net = Subnet::rails(2, ["here"]).await.unwrap();
+        let device: Arc<dyn Device> = Arc::new(net.device("here"));
+        let ports: Vec<_> = (1..=2).map(|port| local_port(&*device, port).unwrap()).collect();
+        let endpoint = Endpoint::new(Config::default(), LocalCa::new(device.attr(), ports.clone()), [1; 32]);
+        let runtime = tokio::runtime::Handle::current();
+        let shared = Shared::new(endpoint, Arc::clone(&device), runtime, 0xc000);
+        let wires = [(); 2].map(|()| Arc::<Wire>::default());
+        let agent = |wire: &Arc<Wire>| Box::new(Agent(Arc::clone(wire))) as Box<dyn MadAgent>;
+        let driver = Driver::new(Arc::clone(&shared), device, wires.iter().map(agent).collect());
+        Self { _net: net, shared, driver, wires, ports, next_qpn: 0x100 }
+    }
+
+    /// Asks for a connection by this port.
+    fn connect(&mut self, port: u8) -> ConnHandle {
+        let record = PathRecord {
+            sgid: first_gid(&self.ports[usize::from(port) - 1]),
+            dgid: Gid([0xfd; 16]),
+            hop_limit: 64,
+            pkey: PKey::DEFAULT,
+            mtu: Mtu::B256,
+            ..PathRecord::default()
+        };
+        self.next_qpn += 1;
+        let connect = Connect::new(Path { port, record }, ServiceId::new(1), Qpn::truncate(self.next_qpn));
+        self.shared.command(|engine| engine.endpoint.connect(now(), connect)).unwrap()
+    }
+
+    /// Lets the driver do what it can.
+    fn run(&mut self) {
+        let mut driver = Pin::new(&mut self.driver);
+        assert!(driver.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop())).is_pending());
+    }
+
+    fn sent(&self, port: u8) -> usize {
+        lock(&self.wires[usize::from(port) - 1].sent).len()
+    }
+
+    fn give_room(&self, port: u8, room: usize) {
+        self.wires[usize::from(port) - 1].room.store(room, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_port_whose_window_is_full_holds_up_no_other() {
+    let mut rig = Rig::new().await;
+    rig.give_room(2, 10_000);
+    for (port, count) in [(1, 1000), (2, 500)] {
+        for _ in 0..count {
+            rig.connect(port);
+        }
+    }
+    rig.run();
+    assert_eq!((rig.sent(1), rig.sent(2)), (0, 500));
+    assert_eq!(rig.driver.ports[0].queue.len(), TRANSMIT_QUEUE);
+
+    // Nothing is lost: with room for all of them they go out, each by its port.
+    rig.give_room(1, 300);
+    rig.run();
+    assert_eq!(rig.sent(1), 300);
+    rig.give_room(1, 10_000);
+    rig.run();
+    assert_eq!((rig.sent(1), rig.sent(2)), (1000, 500));
+    for (port, wire) in (1..).zip(&rig.wires) {
+        assert!(lock(&wire.sent).iter().all(|mad| mad.to.av.port == port));
+    }
+    assert_eq!(rig.shared.engine().endpoint.stats().mads_sent, 1500);
+}
+
+/// The connection is found by the queue pair's number, which no other can have before TimeWait is over.
+#[tokio::test(start_paused = true)]
+async fn a_queue_pair_finds_its_connection() {
+    let mut rig = Rig::new().await;
+    let conns = [1, 2].map(|port| rig.connect(port));
+    let mut engine = rig.shared.engine();
+    let path = Path { port: 1, record: PathRecord::default() };
+    let [first, second] = conns.map(|conn| engine.new_slot(conn, ServiceId::new(1), &path, None));
+    drop(engine);
+    let found = |qpn| rig.shared.slot_of_qp(Qpn::truncate(qpn));
+    assert!(found(0x101).is_some_and(|slot| Arc::ptr_eq(&slot, &first)));
+    assert!(found(0x102).is_some_and(|slot| Arc::ptr_eq(&slot, &second)));
+    assert!(found(0x103).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_device_does_not_send_any_more_is_counted() {
+    let mut rig = Rig::new().await;
+    for _ in 0..1000 {
+        rig.connect(1);
+    }
+    rig.run();
+    rig.wires[0].gone.store(true, Ordering::Relaxed);
+    let conn = rig.connect(1);
+    let mut driver = Pin::new(&mut rig.driver);
+    _ = driver.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop()));
+    assert_eq!(rig.shared.counters.mads_unsent.load(Ordering::Relaxed), TRANSMIT_QUEUE as u64);
+    let engine = rig.shared.engine();
+    assert_eq!((engine.phase, engine.endpoint.state(conn)), (Phase::Gone, None));
+    assert_eq!(engine.endpoint.count(State::ReqSent), 0);
+}
