@@ -87,6 +87,16 @@ pub enum PostError {
         /// Longest message in bytes.
         limit: usize,
     },
+    /// A number in the work request is beyond a limit of the device or the QP.
+    #[error("{what} {value}, the limit is {limit}")]
+    Limit {
+        /// Which number.
+        what: &'static str,
+        /// The number.
+        value: u64,
+        /// The limit.
+        limit: u64,
+    },
     /// The operation does not fit the QP's type, or the buffer is not registered with this device.
     #[error("not a work request for this QP: {why}")]
     Invalid {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use ibdev::qp::Transition;
-use ibdev::{DeviceAttr, DeviceError, DeviceEvent};
+use ibdev::{Buf, DeviceAttr, DeviceError, DeviceEvent};
 use ibwire::{Gid, PathRecord};
 
 use super::waiters::{Waiters, Wakes};
@@ -63,13 +63,13 @@ impl State {
         self.latest
     }
 
-    /// Lets the link send, and finds whom to wake.
-    fn settle(&mut self, now: Instant) -> (Wakes, Option<Arc<dyn Departure>>) {
+    /// Lets the link send, and finds whom to wake and which buffers go home: behind the mutex.
+    fn settle(&mut self, now: Instant) -> (Wakes, Vec<Buf>, Option<Arc<dyn Departure>>) {
         let departure = if self.gone { None } else { self.link.flush(&mut self.engine, now) };
         while let Some(event) = self.engine.poll_event() {
             self.waiters.event(event, &self.engine);
         }
-        (self.waiters.take_woken(&self.engine), departure)
+        (self.waiters.take_woken(&self.engine), self.engine.take_released(), departure)
     }
 }
 
@@ -99,14 +99,16 @@ impl Core {
         let mut state = self.lock();
         let now = state.not_before(now);
         let result = call(&mut state, now);
-        let (wakes, mut departure) = state.settle(now);
+        let (wakes, homeless, mut departure) = state.settle(now);
         drop(state);
+        drop(homeless);
         wakes.wake();
         while departure.take().is_some_and(|departure| departure.send()) {
             let mut state = self.lock();
             let now = state.not_before(now);
-            let (wakes, next) = state.settle(now);
+            let (wakes, homeless, next) = state.settle(now);
             drop(state);
+            drop(homeless);
             wakes.wake();
             departure = next;
         }

@@ -1,7 +1,14 @@
 //! What an engine is made with.
 
 use ibdev::{DeviceAttr, GidEntry, PortAttr};
-use ibwire::PKey;
+use ibwire::{Guid, PKey};
+
+/// The attributes of a device with `ports` ports and the limits of this engine; set what differs.
+pub fn device_attr(name: impl Into<String>, node_guid: Guid, ports: u8) -> DeviceAttr {
+    let mut attr = DeviceAttr::new(name, node_guid, ports);
+    (attr.max_sge, attr.max_inline_data) = (16, 256);
+    attr
+}
 
 /// What an [`Engine`](super::Engine) is made with.
 #[derive(Debug, Clone)]

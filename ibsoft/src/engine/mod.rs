@@ -8,7 +8,8 @@
 //! After any call the link
 //! 1. polls [`poll_transmit`](Engine::poll_transmit) until it has nothing more,
 //! 2. polls [`poll_event`](Engine::poll_event) likewise,
-//! 3. calls [`handle_timeout`](Engine::handle_timeout) no later than [`poll_timeout`](Engine::poll_timeout) says.
+//! 3. drops what [`take_released`](Engine::take_released) returns, outside of any lock that a buffer's home may want,
+//! 4. calls [`handle_timeout`](Engine::handle_timeout) no later than [`poll_timeout`](Engine::poll_timeout) says.
 //!
 //! Built are datagrams, MAD agents on QP1, and reliable connections with sends (and immediate data). Requests for RDMA
 //! and atomics are answered as by a QP that allows none of them, with the NAK for an invalid request, whatever the
@@ -36,6 +37,7 @@ mod cq;
 mod gsi;
 mod net;
 mod port;
+mod post;
 mod qp;
 mod rc;
 mod requester;
@@ -64,7 +66,7 @@ use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 use slab::Slab;
 
-pub use config::{Config, PortConfig};
+pub use config::{Config, PortConfig, device_attr};
 pub use counters::Counters;
 pub use cq::CqId;
 pub use gsi::AgentId;
@@ -133,6 +135,7 @@ impl Engine {
                 counters: Counters::default(),
                 timers: timer::Timers::default(),
                 ready: VecDeque::new(),
+                released: Vec::new(),
             },
             qps: QpTable::new(),
             rng,
@@ -490,6 +493,13 @@ impl Engine {
     /// The next event.
     pub fn poll_event(&mut self) -> Option<EngineEvent> {
         self.shared.events.pop_front()
+    }
+
+    /// The buffers of unsignaled work that was carried out: dropped, they go home. Not to be dropped under a lock that
+    /// their homes take.
+    #[must_use = "dropped, the buffers go home: not under a lock that their homes take"]
+    pub fn take_released(&mut self) -> Vec<Buf> {
+        std::mem::take(&mut self.shared.released)
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout), `None` for never. May be earlier than anything is due.

@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use ibdev::qp::{Init, QpType, Rtr, Rts, Transition};
-use ibdev::{Buf, CompletionOp, DeviceError, DeviceEvent, PostError, RecvWr, SendOp, SendWr, Status};
+use ibdev::{Buf, CompletionOp, DeviceError, DeviceEvent, PostError, RecvWr, Status};
 use ibwire::packet::Transport;
 use ibwire::{PKey, Qpn};
 
 use super::cq::CqId;
 use super::net::{Egress, Ingress};
+use super::post::Work;
 use super::rc::Rc;
 use super::shared::{Shared, Side};
 use super::ud::Ud;
@@ -40,7 +41,7 @@ pub(super) enum State {
 }
 
 impl State {
-    const fn name(self) -> &'static str {
+    pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Reset => "RESET",
             Self::Init => "INIT",
@@ -48,6 +49,11 @@ impl State {
             Self::ReadyToSend => "RTS",
             Self::Error => "ERR",
         }
+    }
+
+    /// Whether sends can be posted.
+    pub(super) const fn takes_sends(self) -> bool {
+        matches!(self, Self::ReadyToSend | Self::Error)
     }
 }
 
@@ -78,7 +84,8 @@ impl Kind {
         }
     }
 
-    fn pop_send(&mut self) -> Option<SendWr> {
+    /// Takes the oldest work request that is not complete.
+    fn pop_send(&mut self) -> Option<Work> {
         match self {
             Self::Rc(rc) => rc.requester.pop(),
             Self::Ud(ud) => ud.pop(),
@@ -93,13 +100,13 @@ pub(super) struct Qp {
     pub(super) slot: u32,
     /// Whether it stands in the ring of QPs that may have packets to send.
     pub(super) ready: bool,
-    state: State,
-    port: u8,
+    pub(super) state: State,
+    pub(super) port: u8,
     pkey: PKey,
-    sq: Side,
+    pub(super) sq: Side,
     rq: Side,
     receives: VecDeque<RecvWr>,
-    kind: Kind,
+    pub(super) kind: Kind,
 }
 
 impl Qp {
@@ -219,8 +226,8 @@ impl Qp {
     /// Back to RESET: all work and all completions are gone, their buffers are returned.
     fn reset(&mut self, shared: &mut Shared) -> Vec<Buf> {
         let mut bufs = Vec::new();
-        while let Some(wr) = self.kind.pop_send() {
-            bufs.extend(wr.sg);
+        while let Some(work) = self.kind.pop_send() {
+            bufs.extend(work.sg);
         }
         bufs.extend(self.receives.drain(..).flat_map(|wr| wr.sg));
         for id in [self.sq.cq, self.rq.cq] {
@@ -256,8 +263,8 @@ impl Qp {
     /// To ERR: all work completes as flushed.
     fn flush(&mut self, shared: &mut Shared) {
         self.state = State::Error;
-        while let Some(wr) = self.kind.pop_send() {
-            self.sq.plain(shared, completion_op(&wr.op), wr.id, wr.sg, Status::WR_FLUSH_ERR);
+        while let Some(work) = self.kind.pop_send() {
+            work.fail(Status::WR_FLUSH_ERR, &self.sq, shared);
         }
         // What waits for the end of TimeWait in this state needs no memory for receives.
         let receives = std::mem::take(&mut self.receives);
@@ -275,8 +282,8 @@ impl Qp {
         tracing::debug!(qpn = %self.qpn, ?failure, "QP failed");
         match failure {
             Failure::Send(status) => {
-                if let Some(wr) = self.kind.pop_send() {
-                    self.sq.plain(shared, completion_op(&wr.op), wr.id, wr.sg, status);
+                if let Some(work) = self.kind.pop_send() {
+                    work.fail(status, &self.sq, shared);
                 }
             }
             Failure::Recv(Some(status)) => {
@@ -289,58 +296,6 @@ impl Qp {
         self.flush(shared);
         shared.counters.qp_errors += 1;
         shared.device_event(DeviceEvent::QpError(self.qpn));
-    }
-
-    /// Posts sends from the front of `work`.
-    pub(super) fn post_send(
-        &mut self,
-        work: &mut VecDeque<SendWr>,
-        shared: &mut Shared,
-    ) -> Result<(), PostError> {
-        let result = self.queue_sends(work, shared);
-        self.wake(shared);
-        result
-    }
-
-    fn queue_sends(&mut self, work: &mut VecDeque<SendWr>, shared: &mut Shared) -> Result<(), PostError> {
-        while let Some(wr) = work.front() {
-            if !matches!(self.state, State::ReadyToSend | State::Error) {
-                return Err(PostError::State { state: self.state.name() });
-            }
-            if self.sq.used >= self.sq.max {
-                return Err(PostError::Full);
-            }
-            let len = wr.message_len();
-            let to = match (&self.kind, &wr.op) {
-                (Kind::Rc(_), SendOp::Send { .. }) => {
-                    let limit = shared.device.max_message as usize;
-                    if len > limit {
-                        return Err(PostError::TooLong { len, limit });
-                    }
-                    None
-                }
-                (Kind::Ud(_), SendOp::Datagram { to, imm }) => {
-                    Some(Ud::address(self.port, to, *imm, len, shared)?)
-                }
-                (Kind::Rc(_), _) => {
-                    return Err(PostError::Invalid { why: "not an operation of a connected QP" });
-                }
-                (Kind::Ud(_), _) => {
-                    return Err(PostError::Invalid { why: "not an operation of a datagram QP" });
-                }
-            };
-            let Some(wr) = work.pop_front() else { break };
-            self.sq.used += 1;
-            match (&mut self.kind, to) {
-                _ if self.state == State::Error => {
-                    self.sq.plain(shared, completion_op(&wr.op), wr.id, wr.sg, Status::WR_FLUSH_ERR);
-                }
-                (Kind::Ud(ud), Some(to)) => ud.post(wr, to),
-                (Kind::Rc(rc), _) => rc.requester.post(wr),
-                (Kind::Ud(_), None) => {}
-            }
-        }
-        Ok(())
     }
 
     /// Posts receives from the front of `work`.
@@ -376,7 +331,7 @@ impl Qp {
     }
 
     /// Puts the QP into the ring of those that may have packets to send, if it has.
-    fn wake(&mut self, shared: &mut Shared) {
+    pub(super) fn wake(&mut self, shared: &mut Shared) {
         let can_send = match &self.kind {
             Kind::Rc(rc) => rc.can_send(self.state),
             Kind::Ud(ud) => self.state == State::ReadyToSend && ud.can_send(),
@@ -396,7 +351,7 @@ impl Qp {
     ) -> Option<Egress> {
         match &mut self.kind {
             Kind::Rc(rc) => rc.poll_transmit(now, self.state, self.port, &self.sq, out, shared),
-            Kind::Ud(ud) => ud.poll_transmit(self.port, self.pkey, &self.sq, out, shared),
+            Kind::Ud(ud) => ud.poll_transmit(self.port, self.pkey, &mut self.sq, out, shared),
         }
     }
 
@@ -408,9 +363,14 @@ impl Qp {
                 shared.counters.drop_address += 1;
                 Ok(())
             }
-            (Kind::Rc(rc), Transport::RC) => {
-                rc.handle_packet(now, self.state, ingress, &mut self.receives, (&self.sq, &self.rq), shared)
-            }
+            (Kind::Rc(rc), Transport::RC) => rc.handle_packet(
+                now,
+                self.state,
+                ingress,
+                &mut self.receives,
+                (&mut self.sq, &self.rq),
+                shared,
+            ),
             (Kind::Ud(ud), Transport::UD) => {
                 if matches!(self.state, State::ReadyToReceive | State::ReadyToSend) {
                     ud.handle_packet(self.pkey, ingress, &mut self.receives, &self.rq, shared);
@@ -438,17 +398,6 @@ impl Qp {
             self.fail(Failure::Send(status), shared);
         }
         self.wake(shared);
-    }
-}
-
-/// How a send work request completes.
-pub(super) fn completion_op(op: &SendOp) -> CompletionOp {
-    match op {
-        SendOp::Write { .. } => CompletionOp::Write,
-        SendOp::Read { .. } => CompletionOp::Read,
-        SendOp::FetchAdd { .. } => CompletionOp::FetchAdd,
-        SendOp::CompareSwap { .. } => CompletionOp::CompareSwap,
-        _ => CompletionOp::Send,
     }
 }
 

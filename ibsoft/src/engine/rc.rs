@@ -100,7 +100,7 @@ impl Rc {
         state: State,
         ingress: &Ingress<'_>,
         receives: &mut VecDeque<RecvWr>,
-        (sq, rq): (&Side, &Side),
+        (sq, rq): (&mut Side, &Side),
         shared: &mut Shared,
     ) -> Result<(), Failure> {
         let packet = &ingress.packet;

@@ -5,25 +5,17 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use ibdev::qp::Rts;
-use ibdev::{CompletionOp, SendFlags, SendOp, SendWr, Status};
-use ibwire::packet::{Bth, ImmDt, NakCode, Opcode, Operation, Syndrome, SyndromeKind, Transport};
+use ibdev::{SendFlags, Status};
+use ibwire::packet::{Bth, NakCode, Syndrome, SyndromeKind, Transport};
 use ibwire::{Psn, RnrTimer};
 
-use super::net::write_packet;
+use super::post::Work;
 use super::rc::Peer;
-use super::sg;
+use super::segment::{Message, Request, Segmentation};
 use super::shared::{Shared, Side};
 
 /// The receiver-not-ready retry count that stands for "for ever".
 const RNR_FOR_EVER: u8 = 7;
-
-/// A message on its way.
-#[derive(Debug)]
-struct Message {
-    wr: SendWr,
-    len: usize,
-    packets: u32,
-}
 
 /// What the requester waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +33,7 @@ enum Wait {
 #[derive(Debug)]
 pub(super) struct Requester {
     /// Posted and not complete, oldest first. `una` is in the first.
-    messages: VecDeque<Message>,
+    messages: VecDeque<(Work, Message)>,
     /// How many packets of the first message are acknowledged: `una` is the one behind them.
     acked: u32,
     /// Where `next` is: a message, and a packet in it.
@@ -62,7 +54,7 @@ pub(super) struct Requester {
     timeout: Option<Duration>,
     retry_count: u8,
     rnr_retry: u8,
-    mtu: usize,
+    cut: Segmentation,
     window: u32,
 }
 
@@ -84,7 +76,7 @@ impl Requester {
             timeout: None,
             retry_count: 0,
             rnr_retry: 0,
-            mtu: 0,
+            cut: Segmentation::new(Transport::RC, 1, 1),
             window: 0,
         }
     }
@@ -99,22 +91,21 @@ impl Requester {
             timeout: rts.timeout.ack_timeout(),
             retry_count: rts.retry_count,
             rnr_retry: rts.rnr_retry,
-            mtu,
+            cut: Segmentation::new(Transport::RC, mtu, window.max(1).into()),
             window: u32::from(window.max(1)),
             ..Self::new()
         };
     }
 
-    pub(super) fn post(&mut self, wr: SendWr) {
-        let len = wr.message_len();
-        let packets = len.div_ceil(self.mtu).max(1) as u32;
-        self.messages.push_back(Message { wr, len, packets });
+    pub(super) fn post(&mut self, work: Work, request: Request) {
+        let message = self.cut.message(request, work.message_len());
+        self.messages.push_back((work, message));
     }
 
     /// Takes the oldest message that is not complete.
-    pub(super) fn pop(&mut self) -> Option<SendWr> {
+    pub(super) fn pop(&mut self) -> Option<Work> {
         self.wait = Wait::Nothing;
-        self.messages.pop_front().map(|message| message.wr)
+        self.messages.pop_front().map(|(work, _)| work)
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout).
@@ -143,38 +134,21 @@ impl Requester {
         if !self.can_send() {
             return None;
         }
-        let message = self.messages.get(self.at.0)?;
+        let (work, message) = self.messages.get(self.at.0)?;
         let index = self.at.1;
-        let last = index + 1 == message.packets;
-        let imm = match message.wr.op {
-            SendOp::Send { imm } if last => imm,
-            _ => None,
-        };
-        let operation = match (index == 0, last, imm) {
-            (true, true, None) => Operation::SEND_ONLY,
-            (true, true, Some(_)) => Operation::SEND_ONLY_WITH_IMM,
-            (true, false, _) => Operation::SEND_FIRST,
-            (false, false, _) => Operation::SEND_MIDDLE,
-            (false, true, None) => Operation::SEND_LAST,
-            (false, true, Some(_)) => Operation::SEND_LAST_WITH_IMM,
-        };
-        let start = index as usize * self.mtu;
-        let end = if last { message.len } else { start + self.mtu };
+        let segment = self.cut.segment(message, index);
+        let last = segment.last;
         self.unasked += 1;
         let ack_req = last || 2 * self.unasked >= self.window;
         if ack_req {
             self.unasked = 0;
         }
         let bth = Bth {
-            solicited: last && message.wr.flags.contains(SendFlags::SOLICITED),
+            solicited: segment.completes && work.flags.contains(SendFlags::SOLICITED),
             ack_req,
-            ..peer.bth(Opcode::new(Transport::RC, operation), self.next)
+            ..peer.bth(segment.opcode, self.next)
         };
-        let payload = |out: &mut Vec<u8>| sg::gather(&message.wr.sg, start..end, out);
-        let len = match imm {
-            Some(imm) => write_packet(out, bth, &[&ImmDt::from_u32(imm).to_bytes()], end - start, payload),
-            None => write_packet(out, bth, &[], end - start, payload),
-        };
+        let len = segment.write(out, bth, &work.sg);
 
         self.at = if last { (self.at.0 + 1, 0) } else { (self.at.0, index + 1) };
         self.next = self.next.offset(1);
@@ -202,7 +176,7 @@ impl Requester {
         now: Instant,
         psn: Psn,
         syndrome: Syndrome,
-        side: &Side,
+        side: &mut Side,
         shared: &mut Shared,
     ) -> Result<(), Status> {
         if !self.is_outstanding(psn, shared) {
@@ -282,7 +256,7 @@ impl Requester {
     }
 
     /// Takes everything before `to` as acknowledged.
-    fn advance(&mut self, now: Instant, to: Psn, side: &Side, shared: &mut Shared) {
+    fn advance(&mut self, now: Instant, to: Psn, side: &mut Side, shared: &mut Shared) {
         let packets = to.distance(self.una);
         if packets <= 0 {
             return;
@@ -292,11 +266,11 @@ impl Requester {
         self.retries = self.retry_count;
         self.rnr_retries = self.rnr_retry;
         self.nak_seen = false;
-        while self.messages.front().is_some_and(|message| message.packets <= self.acked) {
-            let Some(Message { wr, packets, .. }) = self.messages.pop_front() else { break };
-            self.acked -= packets;
+        while self.messages.front().is_some_and(|(_, message)| message.packets <= self.acked) {
+            let Some((work, message)) = self.messages.pop_front() else { break };
+            self.acked -= message.packets;
             self.at.0 = self.at.0.saturating_sub(1);
-            side.plain(shared, CompletionOp::Send, wr.id, wr.sg, Status::SUCCESS);
+            work.succeed(0, side, shared);
         }
         if self.next.distance(to) < 0 {
             self.rewind();

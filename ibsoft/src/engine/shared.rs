@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use ibdev::{Completion, CompletionOp, DatagramSource, DeviceAttr, DeviceEvent, SgList, Status};
+use ibdev::{Buf, Completion, CompletionOp, DatagramSource, DeviceAttr, DeviceEvent, SgList, Status};
 use ibwire::Qpn;
 use slab::Slab;
 
@@ -24,6 +24,8 @@ pub(super) struct Shared {
     pub(super) timers: Timers,
     /// Slots of the QPs that may have packets to send, in turn.
     pub(super) ready: VecDeque<u32>,
+    /// Buffers that are to go home: of work that ended without a completion.
+    pub(super) released: Vec<Buf>,
 }
 
 impl Shared {

@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 
-use ibdev::{CompletionOp, DatagramDest, DatagramSource, PostError, RecvWr, SendFlags, SendWr, Status};
+use ibdev::{CompletionOp, DatagramDest, DatagramSource, PostError, RecvWr, SendFlags, Status};
 use ibwire::packet::{Bth, Deth, GrhArea, ImmDt, Opcode};
 use ibwire::{PKey, Psn, QKey, Qpn};
 
 use super::net::{Egress, Ingress, NetHeader, write_packet};
+use super::post::Work;
 use super::sg;
 use super::shared::{Arrival, Shared, Side};
 
@@ -25,7 +26,7 @@ pub(super) struct Ud {
     pub(super) qkey: QKey,
     /// The PSN of the next packet. Receivers ignore it.
     pub(super) psn: Psn,
-    work: VecDeque<(SendWr, Address)>,
+    work: VecDeque<(Work, Address)>,
 }
 
 impl Ud {
@@ -52,12 +53,12 @@ impl Ud {
         Ok(Address { net, qpn: to.qpn, qkey: to.qkey, imm })
     }
 
-    pub(super) fn post(&mut self, wr: SendWr, to: Address) {
-        self.work.push_back((wr, to));
+    pub(super) fn post(&mut self, work: Work, to: Address) {
+        self.work.push_back((work, to));
     }
 
-    pub(super) fn pop(&mut self) -> Option<SendWr> {
-        self.work.pop_front().map(|(wr, _)| wr)
+    pub(super) fn pop(&mut self) -> Option<Work> {
+        self.work.pop_front().map(|(work, _)| work)
     }
 
     pub(super) fn can_send(&self) -> bool {
@@ -69,17 +70,17 @@ impl Ud {
         &mut self,
         port: u8,
         pkey: PKey,
-        side: &Side,
+        side: &mut Side,
         out: &mut Vec<u8>,
         shared: &mut Shared,
     ) -> Option<Egress> {
-        let (wr, to) = self.work.pop_front()?;
+        let (work, to) = self.work.pop_front()?;
         let opcode = match to.imm {
             None => Opcode::UD_SEND_ONLY,
             Some(_) => Opcode::UD_SEND_ONLY_WITH_IMM,
         };
         let bth = Bth {
-            solicited: wr.flags.contains(SendFlags::SOLICITED),
+            solicited: work.flags.contains(SendFlags::SOLICITED),
             mig_req: true,
             pkey,
             ..Bth::new(opcode, to.qpn, self.psn)
@@ -87,13 +88,13 @@ impl Ud {
         self.psn = self.psn.offset(1);
         let qkey = if to.qkey.is_privileged() { self.qkey } else { to.qkey };
         let deth = Deth::new(qkey, side.qpn).to_bytes();
-        let message = wr.message_len();
-        let payload = |out: &mut Vec<u8>| sg::gather(&wr.sg, 0..message, out);
+        let message = work.message_len();
+        let payload = |out: &mut Vec<u8>| sg::gather(&work.sg, 0..message, out);
         let len = match to.imm {
             Some(imm) => write_packet(out, bth, &[&deth, &ImmDt::from_u32(imm).to_bytes()], message, payload),
             None => write_packet(out, bth, &[&deth], message, payload),
         };
-        side.plain(shared, CompletionOp::Send, wr.id, wr.sg, Status::SUCCESS);
+        work.succeed(0, side, shared);
         Some(Egress { port, net: to.net, qpn: side.qpn, len })
     }
 

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use ibdev::{DeviceAttr, DeviceError, GidEntry, GidKind, LinkLayer, PortAttr, PortState};
+use ibdev::{DeviceError, GidEntry, GidKind, LinkLayer, PortAttr, PortState};
 use ibwire::{Gid, Guid, Lid, PKey};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
@@ -15,7 +15,7 @@ use super::fabric::{Fabric, Node, Plug, PortId};
 use super::link::{SimLink, Wires};
 use super::subnet::{Inner, Subnet};
 use crate::device::{Core, SoftDevice};
-use crate::engine::{Config, Engine, PortConfig};
+use crate::engine::{Config, Engine, PortConfig, device_attr};
 
 /// A subnet to be built: awaited, it becomes a [`Subnet`] on the current tokio runtime.
 ///
@@ -113,7 +113,7 @@ fn engine_config(node: &Node, seed: [u8; 32]) -> Config {
         gids: vec![GidEntry { index: 0, gid: plug.gid, kind: GidKind::Infiniband }],
         pkeys: vec![PKey::DEFAULT],
     });
-    let attr = DeviceAttr::new(node.name.clone(), node.guid, node.ports.len() as u8);
+    let attr = device_attr(node.name.clone(), node.guid, node.ports.len() as u8);
     Config::new(attr, ports.collect(), seed)
 }
 

@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ibdev::{DeviceAttr, DeviceError, GidEntry, GidKind, LinkLayer, PortAttr, PortState};
+use ibdev::{DeviceError, GidEntry, GidKind, LinkLayer, PortAttr, PortState};
 use ibwire::packet::UdpHeader;
 use ibwire::{Guid, Lid, Mtu, PKey, Rate};
 use rand::TryRng;
@@ -33,7 +33,7 @@ use self::capture::Capture;
 use self::link::{Io, UdpLink};
 use self::socket::RoceSocket;
 use crate::device::{Core, SoftDevice};
-use crate::engine::{Config, Engine, PortConfig};
+use crate::engine::{Config, Engine, PortConfig, device_attr};
 
 /// How to open a device over UDP.
 #[derive(Debug, Clone)]
@@ -103,7 +103,7 @@ impl SoftDevice {
         let name = config.name.unwrap_or_else(|| default_name(&addresses));
         let guid = node_guid(addresses[0].ip, config.port);
         let mut engine_config =
-            Config::new(DeviceAttr::new(name, guid, 1), vec![port(&addresses, mtu)], seed);
+            Config::new(device_attr(name, guid, 1), vec![port(&addresses, mtu)], seed);
         let recv_buffer = sockets.iter().map(|socket| socket.recv_buffer).min().unwrap_or(0);
         engine_config.window = window(recv_buffer, mtu).min(engine_config.window);
 

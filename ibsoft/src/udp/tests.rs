@@ -198,7 +198,7 @@ async fn a_full_socket_delays_packets() {
     let own = LocalAddress::look_up(address(6, 1).into());
     let io = Arc::new(Io::new(vec![socket(6, 1)], None, UdpHeader::ROCE_PORT));
     let link = UdpLink::new(io.clone(), Mtu::B1024);
-    let config = Config::new(DeviceAttr::new("soft", Guid(1), 1), vec![port(&[own], Mtu::B1024)], [1; 32]);
+    let config = Config::new(device_attr("soft", Guid(1), 1), vec![port(&[own], Mtu::B1024)], [1; 32]);
     let core = Arc::new(Core::new(Engine::new(config), Box::new(link), Instant::now()));
     tokio::spawn(task::run(Arc::downgrade(&core), Arc::downgrade(&io)));
     let device = SoftDevice(core);

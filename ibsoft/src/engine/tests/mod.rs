@@ -20,7 +20,7 @@ use ibdev::{
 };
 use ibwire::{FlowLabel, Gid, Guid, Lid, Mtu, PKey, Psn, QKey, Qpn, Rate, RnrTimer, ServiceLevel, TimeCode};
 
-use super::{Config, Engine, NetHeader, NetRoute, PortConfig};
+use super::{Config, Engine, NetHeader, NetRoute, PortConfig, device_attr};
 
 /// A RoCE port with this address and an MTU of 1024.
 fn roce_port(ip: &str) -> PortConfig {
@@ -51,7 +51,7 @@ fn ib_port(lid: u16) -> PortConfig {
 }
 
 fn engine(port: PortConfig, seed: u8) -> Engine {
-    Engine::new(Config::new(DeviceAttr::new("soft", Guid(u64::from(seed)), 1), vec![port], [seed; 32]))
+    Engine::new(Config::new(device_attr("soft", Guid(u64::from(seed)), 1), vec![port], [seed; 32]))
 }
 
 fn gid(ip: &str) -> Gid {
