@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::process;
 
 /// Licences that may enter the dependency graph. A dependency offers a choice or a combination of licences.
-const LICENCES: [&str; 12] = [
+const LICENCES: [&str; 13] = [
     "0BSD",
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",
@@ -19,6 +19,7 @@ const LICENCES: [&str; 12] = [
     "ISC",
     "MIT",
     "MIT-0",
+    "NCSA",
     "Unicode-3.0",
     "Unlicense",
     "Zlib",

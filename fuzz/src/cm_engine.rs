@@ -1,0 +1,370 @@
+//! The CM engine: MADs of two peers, commands and time, in any order.
+//!
+//! An input is a list of operations; see [`World::step`]. However it goes, each connection sees one final event at
+//! most and is released once, and once all are aborted nothing is left after a bounded time.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use ibcm::proto::message::Attribute;
+use ibcm::proto::{
+    Accept, Config, ConnHandle, Connect, Disconnect, Endpoint, Event, Listen, ListenerId, LocalCa, LocalPort,
+    Path, Reject,
+};
+use ibdev::{
+    DeviceAttr, GidEntry, GidKind, GlobalRoute, LinkLayer, MAD_LEN, MadSource, OutgoingMad, PortAttr,
+    PortState,
+};
+use ibwire::mad::{MadHeader, MgmtClass};
+use ibwire::{
+    CommId, FlowLabel, Gid, Guid, Lid, Mtu, PKey, PathRecord, PrivateData, Qpn, Rate, RejReason, ServiceId,
+    ServiceLevel, TimeCode,
+};
+
+use crate::seeds::{self, Frame, Seed};
+use crate::{Input, mad};
+
+const SERVICE: ServiceId = ServiceId(0x1234);
+const PORT: u8 = 1;
+/// Where IDs and service ID stand in a MAD.
+const LOCAL_ID: usize = MadHeader::LEN;
+const REMOTE_ID: usize = MadHeader::LEN + 4;
+const SERVICE_ID: usize = MadHeader::LEN + 8;
+/// Sent MADs that are remembered, to be sent back.
+const REMEMBERED: usize = 8;
+
+/// What a MAD gets before it is delivered, so that it is about something.
+mod fix {
+    /// The peer's ID of a connection as the sender's.
+    pub(super) const SENDER: u8 = 1;
+    /// Our ID of that connection as the receiver's.
+    pub(super) const RECEIVER: u8 = 1 << 1;
+    /// The service that is listened for.
+    pub(super) const SERVICE: u8 = 1 << 2;
+    /// The header of a CM message.
+    pub(super) const HEADER: u8 = 1 << 3;
+}
+
+/// The target.
+pub fn run(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let mut world = World::new(input.byte() & 1 == 0);
+    while !input.is_empty() {
+        world.step(&mut input);
+        world.drain();
+    }
+    if bytes.len().is_multiple_of(4) {
+        world.ep.device_removed();
+        world.drain();
+    } else {
+        world.wind_down();
+    }
+    assert_eq!(world.ep.connections(), 0);
+    assert!(world.conns.values().all(|conn| conn.is_released || conn.is_detached));
+}
+
+/// What was seen of a connection.
+#[derive(Debug, Default)]
+struct Seen {
+    is_final: bool,
+    is_released: bool,
+    is_detached: bool,
+}
+
+struct World {
+    ep: Endpoint,
+    now: Instant,
+    is_roce: bool,
+    listener: Option<ListenerId>,
+    conns: BTreeMap<ConnHandle, Seen>,
+    sent: VecDeque<OutgoingMad>,
+    next_qpn: u32,
+}
+
+impl World {
+    fn new(is_roce: bool) -> Self {
+        let attr = DeviceAttr::new("fuzz", Guid(1), 1);
+        let ca = LocalCa::new(&attr, vec![port(is_roce, true)]);
+        let mut ep = Endpoint::new(Config::default(), ca, [7; 32]);
+        let mut listen = Listen::new(SERVICE);
+        listen.backlog = 4;
+        let listener = ep.listen(listen).ok();
+        Self {
+            ep,
+            now: Instant::now(),
+            is_roce,
+            listener,
+            conns: BTreeMap::new(),
+            sent: VecDeque::new(),
+            next_qpn: 0x100,
+        }
+    }
+
+    /// One operation: its number, then what it needs.
+    fn step(&mut self, input: &mut Input<'_>) {
+        match input.byte() % 16 {
+            0 | 1 => self.deliver(input),
+            2 => {
+                let at = input.below(REMEMBERED);
+                if let Some(mad) = self.sent.get(at).map(|sent| sent.mad) {
+                    self.ep.handle_mad(self.now, &self.source(input.byte()), &mad);
+                }
+            }
+            3 => self.connect(input),
+            4 => {
+                let qpn = self.qpn();
+                let mut accept = Accept::new(qpn);
+                accept.rnr_retry_count = input.byte() % 9;
+                if let Some(conn) = self.conn(input) {
+                    _ = self.ep.accept_attrs(conn, &accept);
+                    _ = self.ep.accept(self.now, conn, accept);
+                }
+            }
+            5 => {
+                if let Some(conn) = self.conn(input) {
+                    _ = self.ep.attrs(conn);
+                    _ = self.ep.ready(self.now, conn, PrivateData::EMPTY);
+                }
+            }
+            6 => {
+                let reject = Reject::new(RejReason(input.u16()));
+                if let Some(conn) = self.conn(input) {
+                    _ = self.ep.reject(self.now, conn, reject);
+                }
+            }
+            7 => {
+                if let Some(conn) = self.conn(input) {
+                    _ = self.ep.ignore(self.now, conn);
+                }
+            }
+            8 => {
+                let mut disconnect = Disconnect::default();
+                disconnect.deadline = self.deadline(input);
+                if let Some(conn) = self.conn(input) {
+                    _ = self.ep.disconnect(self.now, conn, disconnect);
+                }
+            }
+            9 => {
+                if let Some(conn) = self.conn(input) {
+                    self.ep.abort(self.now, conn);
+                }
+            }
+            10 => {
+                if let Some(conn) = self.conn(input) {
+                    self.ep.detach(self.now, conn);
+                    self.conns.entry(conn).or_default().is_detached = true;
+                }
+            }
+            11 => {
+                let qpn = self.conn(input).and_then(|conn| self.ep.info(conn)).map(|info| info.local_qpn);
+                self.ep.comm_established(self.now, qpn.unwrap_or(Qpn::truncate(input.u32())));
+            }
+            12 => {
+                self.now += Duration::from_millis(input.u16().into());
+                self.timeout();
+            }
+            13 => {
+                self.now = self.ep.poll_timeout().map_or(self.now, |at| at.max(self.now));
+                self.timeout();
+            }
+            14 => self.ep.update_port(port(self.is_roce, input.byte() & 1 == 0)),
+            _ => match self.listener.take() {
+                Some(listener) => self.ep.unlisten(listener),
+                None => self.listener = self.ep.listen(Listen::new(SERVICE)).ok(),
+            },
+        }
+    }
+
+    /// A MAD: who sends it, what is [fixed](fix), for which connection, its length, its bytes.
+    fn deliver(&mut self, input: &mut Input<'_>) {
+        let (from, fixes) = (self.source(input.byte()), input.byte());
+        let conn = self.conn(input);
+        let len = input.u16() % (MAD_LEN as u16 + 1);
+        let mut bytes = mad::padded(input.bytes(len.into()));
+        if fixes & fix::HEADER != 0 {
+            let attribute = Attribute(Attribute::REQ.0 + u16::from(bytes[17] % 8));
+            let mut header = MadHeader::new(
+                MgmtClass::CM,
+                2,
+                ibwire::mad::Method::SEND,
+                attribute.into(),
+                ibwire::TransactionId(bytes[9].into()),
+            );
+            header.class_version = 2 + u8::from(bytes[2] == 0xff);
+            header.write_to(&mut bytes);
+        }
+        let info = conn.and_then(|conn| self.ep.info(conn));
+        let (ours, theirs) =
+            info.map_or((CommId::NONE, CommId::NONE), |info| (info.local_comm_id, info.remote_comm_id));
+        if fixes & fix::SENDER != 0 {
+            bytes[LOCAL_ID..LOCAL_ID + 4].copy_from_slice(&theirs.0.to_be_bytes());
+        }
+        if fixes & fix::RECEIVER != 0 {
+            bytes[REMOTE_ID..REMOTE_ID + 4].copy_from_slice(&ours.0.to_be_bytes());
+        }
+        if fixes & fix::SERVICE != 0 {
+            bytes[SERVICE_ID..SERVICE_ID + 8].copy_from_slice(&SERVICE.0.to_be_bytes());
+        }
+        self.ep.handle_mad(self.now, &from, &bytes);
+    }
+
+    fn connect(&mut self, input: &mut Input<'_>) {
+        let record = PathRecord {
+            dgid: gid(self.is_roce, 1 + input.byte() % 2),
+            sgid: gid(self.is_roce, 0),
+            dlid: lid(self.is_roce, 1),
+            slid: lid(self.is_roce, 0),
+            hop_limit: if self.is_roce { 64 } else { 0 },
+            reversible: true,
+            pkey: PKey::DEFAULT,
+            mtu: Mtu::B1024,
+            rate: Rate::GBPS_100,
+            packet_life_time: TimeCode::truncate(14).into(),
+            ..PathRecord::default()
+        };
+        let mut connect = Connect::new(Path { port: PORT, record }, SERVICE, self.qpn());
+        connect.max_cm_retries = input.byte() % 17;
+        connect.response_timeout = TimeCode::truncate(input.byte());
+        connect.deadline = self.deadline(input);
+        if let Ok(conn) = self.ep.connect(self.now, connect) {
+            self.conns.insert(conn, Seen::default());
+        }
+    }
+
+    fn qpn(&mut self) -> Qpn {
+        self.next_qpn += 1;
+        Qpn::truncate(self.next_qpn)
+    }
+
+    fn deadline(&self, input: &mut Input<'_>) -> Option<Instant> {
+        let ms = input.u16();
+        (ms & 1 != 0).then(|| self.now + Duration::from_millis(ms.into()))
+    }
+
+    /// One of all connections that there ever were.
+    fn conn(&self, input: &mut Input<'_>) -> Option<ConnHandle> {
+        let at = input.below(self.conns.len().max(1));
+        self.conns.keys().nth_back(at).copied()
+    }
+
+    fn source(&self, who: u8) -> MadSource {
+        let peer = 1 + who % 2;
+        let grh = GlobalRoute {
+            dgid: gid(self.is_roce, peer),
+            sgid_index: 0,
+            flow_label: FlowLabel::default(),
+            hop_limit: 64,
+            traffic_class: 0,
+        };
+        MadSource {
+            port: PORT,
+            slid: lid(self.is_roce, peer),
+            sl: ServiceLevel::default(),
+            path_bits: 0,
+            qpn: Qpn::GSI,
+            pkey_index: 0,
+            grh: (self.is_roce || who & 4 != 0).then_some(grh),
+        }
+    }
+
+    fn timeout(&mut self) {
+        self.ep.handle_timeout(self.now);
+        assert!(self.ep.poll_timeout().is_none_or(|at| at > self.now), "something is due for ever");
+    }
+
+    /// Takes all that the engine has to say.
+    fn drain(&mut self) {
+        let most = 3 * self.ep.connections() + 2 * Config::default().max_queued_answers;
+        for _ in 0..most {
+            let Some(mad) = self.ep.poll_transmit(self.now, PORT) else { break };
+            assert_eq!(MadHeader::parse(&mad.mad).map(|header| header.class), Ok(MgmtClass::CM));
+            self.sent.push_front(mad);
+            self.sent.truncate(REMEMBERED);
+        }
+        assert!(self.ep.poll_transmit(self.now, PORT).is_none(), "more than the queues hold");
+        while let Some(event) = self.ep.poll_event() {
+            let seen = self.conns.entry(event.conn()).or_default();
+            assert!(!seen.is_released && !seen.is_detached, "{event:?}");
+            if event.is_final() {
+                assert!(!seen.is_final, "{event:?}");
+                seen.is_final = true;
+            }
+            if let Event::Released { conn } = event {
+                seen.is_released = true;
+                assert!(self.ep.state(conn).is_none());
+            }
+        }
+    }
+
+    /// Ends all, and waits until nothing is left.
+    fn wind_down(&mut self) {
+        let handles: Vec<_> = self.conns.keys().copied().collect();
+        for conn in handles {
+            self.ep.abort(self.now, conn);
+        }
+        self.drain();
+        for _ in 0..100 * (1 + self.conns.len()) {
+            let Some(at) = self.ep.poll_timeout() else { break };
+            self.now = at.max(self.now);
+            self.timeout();
+            self.drain();
+        }
+    }
+}
+
+fn gid(is_roce: bool, host: u8) -> Gid {
+    if is_roce {
+        Gid::from_ip([10, 77, 0, 2 - host % 2 + host / 2 * 2].into())
+    } else {
+        Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2 + host])
+    }
+}
+
+fn lid(is_roce: bool, host: u8) -> Lid {
+    if is_roce { Lid::NONE } else { Lid(u16::from(2 * (host + 1))) }
+}
+
+fn port(is_roce: bool, is_up: bool) -> LocalPort {
+    let attr = PortAttr {
+        number: PORT,
+        state: if is_up { PortState::Active } else { PortState::Down },
+        link_layer: if is_roce { LinkLayer::Ethernet } else { LinkLayer::InfiniBand },
+        active_mtu: Mtu::B4096,
+        lid: lid(is_roce, 0),
+        lmc: 0,
+        sm_lid: Lid::NONE,
+        rate: Rate::GBPS_100,
+    };
+    let kind = if is_roce { GidKind::RoceV2 } else { GidKind::Infiniband };
+    LocalPort::new(&attr, vec![GidEntry { index: 0, gid: gid(is_roce, 0), kind }], vec![PKey::DEFAULT])
+}
+
+/// One conversation a capture: its MADs as if this engine were the peer of each, and commands in between.
+pub fn seeds() -> Vec<Seed> {
+    let mut captures: BTreeMap<String, Vec<Frame>> = BTreeMap::new();
+    for frame in seeds::frames() {
+        captures.entry(frame.capture.clone()).or_default().push(frame);
+    }
+    let mut seeds = Vec::new();
+    for (name, frames) in captures {
+        let mads: Vec<_> = frames.iter().filter_map(Frame::mad).collect();
+        if mads.is_empty() {
+            continue;
+        }
+        // As the passive side of the capture's requests, and as the active side of its answers.
+        for (side, prelude) in [("passive", &[0][..]), ("active", &[0, 3, 0, 15, 20, 0, 0])] {
+            let mut bytes = prelude.to_vec();
+            for mad in &mads {
+                let is_req = mad.get(17) == Some(&(Attribute::REQ.0 as u8));
+                let fixes = if is_req { fix::SERVICE } else { fix::SENDER | fix::RECEIVER };
+                bytes.extend([0, 0, fixes, 0]);
+                bytes.extend((mad.len() as u16).to_be_bytes());
+                bytes.extend_from_slice(mad);
+                // accept or ready, whichever fits
+                bytes.extend([4, 7, 0, 5, 0, 12, 0, 9]);
+            }
+            seeds.push(Seed { name: format!("{name}-{side}"), bytes });
+        }
+    }
+    seeds
+}
