@@ -5,6 +5,7 @@ mod core;
 mod cq;
 mod domain;
 mod qp;
+mod srq;
 mod waiters;
 
 use std::any::Any;
@@ -23,7 +24,7 @@ use self::agent::SoftAgent;
 pub(crate) use self::core::{Core, Departure, Link};
 use self::cq::SoftCq;
 use self::domain::SoftDomain;
-use crate::engine::Engine;
+use crate::engine::{DomainId, Engine};
 use crate::sim::Probe;
 
 /// A software HCA: over UDP ([`bind`](Self::bind)) or in a [`Subnet`](crate::sim::Subnet).
@@ -35,7 +36,7 @@ use crate::sim::Probe;
 /// Posting sends packets in the caller's task. One mutex guards the whole device; it is never held across an await,
 /// nor while packets are handed to a socket.
 #[derive(Clone)]
-pub struct SoftDevice(pub(crate) Arc<Core>);
+pub struct SoftDevice(pub(crate) Arc<Core>, Arc<SoftDomain>);
 
 impl fmt::Debug for SoftDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -44,6 +45,11 @@ impl fmt::Debug for SoftDevice {
 }
 
 impl SoftDevice {
+    pub(crate) fn new(core: Arc<Core>) -> Self {
+        let domain = SoftDomain::new(core.clone(), DomainId::DEFAULT);
+        Self(core, Arc::new(domain))
+    }
+
     /// The path from `port` to `dgid`. In a subnet it comes from the subnet's own table; over UDP it is made up as
     /// Linux does for RoCE (spec/sa.md 7.4), so whether anyone lives there is not known.
     ///
@@ -118,11 +124,12 @@ impl Device for SoftDevice {
     }
 
     fn domain(&self) -> Arc<dyn ProtectionDomain> {
-        Arc::new(SoftDomain { core: self.0.clone() })
+        self.1.clone()
     }
 
     async fn create_domain(&self) -> Result<Arc<dyn ProtectionDomain>, DeviceError> {
-        Ok(self.domain())
+        let id = self.0.with_live(|state| state.engine.create_domain())??;
+        Ok(Arc::new(SoftDomain::new(self.0.clone(), id)))
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use ibdev::qp::Transition;
-use ibdev::{CompletionQueue, DeviceError, PostError, QueuePair, RecvWr, SendWr};
+use ibdev::{CompletionQueue, DeviceError, PostError, QueuePair, RecvWr, SendWr, SharedReceiveQueue};
 use ibwire::Qpn;
 
 use super::core::Core;
+use super::domain::Domain;
 
 /// A queue pair; dropped, it is destroyed.
 #[derive(Debug)]
@@ -17,6 +18,8 @@ pub(super) struct SoftQp {
     pub qpn: Qpn,
     /// Dropped behind the QP itself.
     pub _cqs: [Arc<dyn CompletionQueue>; 2],
+    pub _srq: Option<Arc<dyn SharedReceiveQueue>>,
+    pub _domain: Arc<Domain>,
 }
 
 #[async_trait]

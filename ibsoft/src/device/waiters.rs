@@ -87,15 +87,16 @@ impl Waiters {
     pub(super) fn device_event(&mut self, event: DeviceEvent, engine: &Engine) {
         match event {
             // Each comes once a QP. Those of QPs that were destroyed meanwhile tell nobody anything.
-            DeviceEvent::CommEstablished(_) | DeviceEvent::QpError(_) => {
-                if self.events.len() > 2 * engine.qp_count() + 64 {
-                    self.events.retain(|event| match event {
-                        DeviceEvent::CommEstablished(qpn) | DeviceEvent::QpError(qpn) => engine.has_qp(*qpn),
-                        _ => true,
-                    });
+            DeviceEvent::CommEstablished(_)
+            | DeviceEvent::QpError(_)
+            | DeviceEvent::QpAccessError(_)
+            | DeviceEvent::QpRequestError(_)
+            | DeviceEvent::LastWqeReached(_) => {
+                if self.events.len() > 3 * engine.qp_count() + 64 {
+                    self.events.retain(|event| concerns(event, engine));
                 }
             }
-            _ => self.events.retain(|old| *old != event),
+            _ => self.events.retain(|old| *old != event && concerns(old, engine)),
         }
         self.events.push_back(event);
         self.woken.0.extend(self.reader.take());
@@ -121,6 +122,20 @@ impl Waiters {
     }
 }
 
+/// Whether what an event is about is still there.
+fn concerns(event: &DeviceEvent, engine: &Engine) -> bool {
+    match event {
+        DeviceEvent::CommEstablished(qpn)
+        | DeviceEvent::QpError(qpn)
+        | DeviceEvent::QpAccessError(qpn)
+        | DeviceEvent::QpRequestError(qpn)
+        | DeviceEvent::SqDrained(qpn)
+        | DeviceEvent::LastWqeReached(qpn) => engine.has_qp(*qpn),
+        DeviceEvent::SrqLimit(number) => engine.has_srq(*number),
+        _ => true,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use ibdev::DeviceAttr;
@@ -135,7 +150,7 @@ mod tests {
         let mut waiters = Waiters::default();
         let mut alive = Engine::new(Config::new(DeviceAttr::new("test", Guid(1), 1), Vec::new(), [1; 32]));
         let cq = alive.create_cq(2).unwrap();
-        let create = QpCreate { kind: QpType::Rc, send_cq: cq, recv_cq: cq, max_send_wr: 1, max_recv_wr: 1 };
+        let create = QpCreate::new(QpType::Rc, cq, 1, 1);
         let qpn = alive.create_qp(&create).unwrap();
         waiters.device_event(DeviceEvent::CommEstablished(qpn), &alive);
         for dead in (100..10_000).filter(|dead| *dead != qpn.get()) {

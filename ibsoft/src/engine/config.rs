@@ -7,6 +7,7 @@ use ibwire::{Guid, PKey};
 pub fn device_attr(name: impl Into<String>, node_guid: Guid, ports: u8) -> DeviceAttr {
     let mut attr = DeviceAttr::new(name, node_guid, ports);
     (attr.max_sge, attr.max_inline_data) = (16, 256);
+    (attr.max_srq_wr, attr.atomics) = (16_384, true);
     attr
 }
 
@@ -19,6 +20,12 @@ pub struct Config {
     pub ports: Vec<PortConfig>,
     /// Most QPs at a time.
     pub max_qps: u32,
+    /// Most protection domains at a time.
+    pub max_domains: u32,
+    /// Most memory regions at a time.
+    pub max_regions: u32,
+    /// Most shared receive queues at a time.
+    pub max_srqs: u32,
     /// Packets that a connected QP has in flight at most, 1..=65535. Keep it below what the peer's receive buffer
     /// holds (spec/softhca.md 6.2).
     pub window: u16,
@@ -37,6 +44,9 @@ impl Config {
             device,
             ports,
             max_qps: 1 << 17,
+            max_domains: 1 << 16,
+            max_regions: 1 << 18,
+            max_srqs: 1 << 16,
             window: 64,
             mad_send_window: 128,
             mad_recv_queue: 4096,

@@ -77,12 +77,35 @@ counters! {
     drop_mad_unroutable,
     /// Requests ahead of a gap: the first is answered with a NAK, the others with silence.
     drop_out_of_sequence,
-    /// Requests that were executed before: acknowledged again, not executed.
+    /// SENDs and WRITEs that were executed before: acknowledged again, not executed.
     drop_duplicate,
-    /// Requests for which no receive was posted, answered with RNR NAK.
+    /// READs and atomics that were executed before and are not remembered: met with silence.
+    drop_forgotten,
+    /// Requests for which no receive was posted: answered with RNR NAK, on UC with silence.
     drop_rnr,
-    /// Requests that break the protocol or ask for what the QP does not allow, answered with NAK; the QP fails.
-    drop_invalid_request,
+    /// Requests that do not follow from the one before. This one and the next ones are answered with NAK, and the QP
+    /// fails; on UC they are met with silence.
+    drop_opcode_sequence,
+    /// Requests for what the QP does not allow its peer.
+    drop_not_allowed,
+    /// Requests whose length does not fit the path MTU or the message.
+    drop_length,
+    /// READs and atomics beyond the number that was agreed.
+    drop_resources,
+    /// Requests with a key that nothing has.
+    drop_rkey,
+    /// Requests with the key of another protection domain.
+    drop_domain,
+    /// Requests for what the region does not allow.
+    drop_region_access,
+    /// Requests for bytes outside of the region.
+    drop_range,
+    /// Atomics on addresses that are no multiple of 8.
+    drop_unaligned,
+    /// Messages longer than the receive that they are placed into.
+    drop_too_long,
+    /// SENDs that want a key invalidated; there are none that can be.
+    drop_invalidate,
     /// Responses to what was acknowledged before.
     drop_stale_response,
     /// Responses to what was never sent.
@@ -95,6 +118,14 @@ counters! {
     drop_repeated_nak,
     /// ACKs sent.
     acks_sent,
+    /// Packets of READ responses sent.
+    read_responses_sent,
+    /// Responses to atomics sent.
+    atomic_acks_sent,
+    /// READs and atomics that are answered again from what is remembered.
+    replayed,
+    /// READs whose memory was taken away before all of it was sent.
+    read_faults,
     /// Sequence NAKs sent.
     sequence_naks_sent,
     /// RNR NAKs sent.

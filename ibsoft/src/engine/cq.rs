@@ -5,11 +5,15 @@ use std::collections::VecDeque;
 use ibdev::{Buf, Completion, DeviceError};
 use ibwire::Qpn;
 
+use super::receives::SrqId;
+
 /// Names a completion queue of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CqId(pub(super) u32);
 
-/// A completion queue. Work requests reserve their places when their QP is created, so it never overflows.
+/// A completion queue. Work requests reserve their places when their QP is created, so it never overflows. The places of
+/// a shared receive queue are reserved once, however many QPs bring its receives here: it never has more receives under
+/// way than that, wherever they complete.
 #[derive(Debug)]
 pub(super) struct Cq {
     capacity: u32,
@@ -17,6 +21,8 @@ pub(super) struct Cq {
     reserved: u32,
     /// How many queues complete here.
     users: u32,
+    /// The shared receive queues that complete here, and by how many QPs.
+    srqs: Vec<(SrqId, u32)>,
     /// A QP was flushed since the queue was last empty.
     flushed: bool,
     /// Completions with the slots of their QPs.
@@ -41,7 +47,14 @@ impl Spares {
 impl Cq {
     /// A queue with the memory of another one, if there is some to spare.
     pub(super) fn new(capacity: u32, spares: &mut Spares) -> Self {
-        Self { capacity, reserved: 0, users: 0, flushed: false, queue: spares.0.pop().unwrap_or_default() }
+        Self {
+            capacity,
+            reserved: 0,
+            users: 0,
+            srqs: Vec::new(),
+            flushed: false,
+            queue: spares.0.pop().unwrap_or_default(),
+        }
     }
 
     /// Leaves the memory of a queue whose QP was flushed to others once it is empty: a connection in TimeWait has
@@ -74,6 +87,27 @@ impl Cq {
         self.users -= 1;
     }
 
+    /// Reserves places for the receives of a shared queue that has `max` of them, unless another QP has.
+    pub(super) fn reserve_shared(&mut self, srq: SrqId, max: u32) -> Result<(), DeviceError> {
+        if let Some((_, qps)) = self.srqs.iter_mut().find(|(id, _)| *id == srq) {
+            *qps += 1;
+            return Ok(());
+        }
+        self.reserve(max)?;
+        self.srqs.push((srq, 1));
+        Ok(())
+    }
+
+    /// Gives the places of a shared queue back, if no other QP needs them.
+    pub(super) fn release_shared(&mut self, srq: SrqId, max: u32) {
+        let Some(at) = self.srqs.iter().position(|(id, _)| *id == srq) else { return };
+        self.srqs[at].1 -= 1;
+        if self.srqs[at].1 == 0 {
+            self.srqs.swap_remove(at);
+            self.release(max);
+        }
+    }
+
     pub(super) fn in_use(&self) -> bool {
         self.users > 0
     }
@@ -98,17 +132,20 @@ impl Cq {
         self.queue.pop_front()
     }
 
-    /// Takes out the completions of one QP.
-    pub(super) fn purge(&mut self, qpn: Qpn, into: &mut Vec<Buf>) {
+    /// Takes out the completions of one QP, and returns how many of them were receives.
+    pub(super) fn purge(&mut self, qpn: Qpn, into: &mut Vec<Buf>) -> u32 {
         if !self.queue.iter().any(|(_, completion)| completion.qpn == qpn) {
-            return;
+            return 0;
         }
+        let mut receives = 0;
         for (slot, completion) in std::mem::take(&mut self.queue) {
             if completion.qpn == qpn {
+                receives += u32::from(completion.op.is_recv());
                 into.extend(completion.sg);
             } else {
                 self.queue.push_back((slot, completion));
             }
         }
+        receives
     }
 }

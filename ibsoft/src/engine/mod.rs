@@ -24,7 +24,7 @@
 //! # fn ports() -> Vec<ibsoft::engine::PortConfig> { Vec::new() }
 //! let mut engine = Engine::new(Config::new(DeviceAttr::new("soft", ibwire::Guid(1), 1), ports(), [7; 32]));
 //! let cq = engine.create_cq(64)?;
-//! let create = QpCreate { kind: QpType::Rc, send_cq: cq, recv_cq: cq, max_send_wr: 32, max_recv_wr: 32 };
+//! let create = QpCreate::new(QpType::Rc, cq, 32, 32);
 //! let qpn = engine.create_qp(&create)?;
 //! assert!(engine.create_qp(&create).is_err(), "the CQ holds the work requests of one QP only");
 //! # assert!(qpn.get() > 1);
@@ -35,13 +35,17 @@ mod config;
 mod counters;
 mod cq;
 mod gsi;
+mod memory;
 mod net;
+mod place;
 mod port;
 mod post;
 mod qp;
 mod rc;
+mod receives;
 mod requester;
 mod responder;
+mod responses;
 mod segment;
 mod sg;
 mod shared;
@@ -70,8 +74,10 @@ pub use config::{Config, PortConfig, device_attr};
 pub use counters::Counters;
 pub use cq::CqId;
 pub use gsi::AgentId;
+pub use memory::DomainId;
 pub use net::{Egress, NetHeader, NetRoute};
 pub use qp::QpCreate;
+pub use receives::SrqId;
 
 use cq::Cq;
 use gsi::Gsi;
@@ -79,7 +85,9 @@ use net::Ingress;
 use port::Port;
 use qp::{Kind, Qp};
 use shared::Shared;
-use table::QpTable;
+use memory::Memory;
+use receives::Srq;
+use table::Table;
 
 /// Packets of one QP in a row before another one gets its turn: what a link can send with one GSO call.
 const BURST: u32 = 64;
@@ -105,10 +113,11 @@ pub enum EngineEvent {
 #[derive(Debug)]
 pub struct Engine {
     shared: Shared,
-    qps: QpTable,
+    qps: Table<Qpn, Qp>,
     gsi: Gsi,
     rng: ChaCha8Rng,
     max_qps: usize,
+    max_srqs: usize,
     cq_spares: cq::Spares,
     /// Packets sent in a row by the QP at the head of the ring.
     burst: u32,
@@ -131,16 +140,19 @@ impl Engine {
                     .map(|(port, number)| Port::new(number, port))
                     .collect(),
                 cqs: Slab::new(),
+                srqs: Table::new(),
+                memory: Memory::new(config.max_domains, config.max_regions),
                 events: VecDeque::new(),
                 counters: Counters::default(),
                 timers: timer::Timers::default(),
                 ready: VecDeque::new(),
                 released: Vec::new(),
             },
-            qps: QpTable::new(),
+            qps: Table::new(),
             rng,
             cq_spares: cq::Spares::default(),
-            max_qps: (config.max_qps as usize).min(QpTable::MAX_QPS),
+            max_qps: (config.max_qps as usize).min(Table::<Qpn, Qp>::MOST),
+            max_srqs: (config.max_srqs as usize).min(Table::<SrqId, Srq>::MOST),
             burst: 0,
         }
     }
@@ -231,13 +243,14 @@ impl Engine {
     /// Appends at most `max` completions to `out` and returns how many. Their work requests' places in the queues
     /// are free again.
     pub fn poll_cq(&mut self, cq: CqId, out: &mut Vec<Completion>, max: usize) -> usize {
-        let Some(cq) = self.shared.cq(cq) else { return 0 };
+        let Shared { cqs, srqs, .. } = &mut self.shared;
+        let Some(cq) = cqs.get_mut(cq.0 as usize) else { return 0 };
         let count = cq.len().min(max);
         out.reserve(count);
         for _ in 0..count {
             let Some((slot, completion)) = cq.pop() else { break };
             if let Some(qp) = self.qps.at_mut(slot) {
-                qp.side(completion.op.is_recv()).used -= 1;
+                qp.polled(completion.op.is_recv(), srqs);
             }
             out.push(completion);
         }
@@ -262,12 +275,23 @@ impl Engine {
         limit("QPs", self.qps.len() as u32 + 1, self.max_qps as u32)?;
         limit("send queue for", create.max_send_wr, self.shared.device.max_qp_wr)?;
         limit("receive queue for", create.max_recv_wr, self.shared.device.max_qp_wr)?;
+        limit("buffers of a work request", create.max_sge, self.shared.device.max_sge)?;
+        if let Some(srq) = create.srq {
+            let srq = self.shared.srqs.get(srq).ok_or(DeviceError::Gone)?;
+            if srq.domain != create.domain {
+                return Err(DeviceError::Unsupported { what: "a shared receive queue of another domain" });
+            }
+        }
         self.shared.cq(create.send_cq).ok_or(DeviceError::Gone)?.reserve(create.max_send_wr)?;
-        let reserved = match self.shared.cq(create.recv_cq) {
-            Some(cq) => cq.reserve(create.max_recv_wr),
-            None => Err(DeviceError::Gone),
-        };
-        if let Err(error) = reserved {
+        let entered = self
+            .shared
+            .reserve_receives(create.recv_cq, create.max_recv_wr, create.srq)
+            .and_then(|()| {
+                self.shared.memory.enter(create.domain).inspect_err(|_| {
+                    self.shared.release_receives(create.recv_cq, create.max_recv_wr, create.srq);
+                })
+            });
+        if let Err(error) = entered {
             if let Some(cq) = self.shared.cq(create.send_cq) {
                 cq.release(create.max_send_wr);
             }

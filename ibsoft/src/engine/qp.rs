@@ -4,15 +4,18 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use ibdev::qp::{Init, QpType, Rtr, Rts, Transition};
-use ibdev::{Buf, CompletionOp, DeviceError, DeviceEvent, PostError, RecvWr, Status};
+use ibdev::{Access, Buf, CompletionOp, DeviceError, DeviceEvent, PostError, RecvWr, Status};
 use ibwire::packet::Transport;
 use ibwire::{PKey, Qpn};
 
 use super::cq::CqId;
+use super::memory::{DomainId, Rights};
 use super::net::{Egress, Ingress};
 use super::post::Work;
 use super::rc::Rc;
+use super::receives::{self, Receives, Srq, SrqId};
 use super::shared::{Shared, Side};
+use super::table::Table;
 use super::ud::Ud;
 
 /// What a queue pair is created with.
@@ -20,14 +23,37 @@ use super::ud::Ud;
 pub struct QpCreate {
     /// Transport.
     pub kind: QpType,
+    /// Where it belongs: its peer reaches memory of this domain only.
+    pub domain: DomainId,
     /// Where sends complete.
     pub send_cq: CqId,
     /// Where receives complete; may be the same.
     pub recv_cq: CqId,
     /// Most sends outstanding: posted, and their completions not polled.
     pub max_send_wr: u32,
-    /// Most receives outstanding: posted, and their completions not polled.
+    /// Most receives outstanding: posted, and their completions not polled. With a shared receive queue it counts for
+    /// nothing.
     pub max_recv_wr: u32,
+    /// Most buffers of one work request.
+    pub max_sge: u32,
+    /// Where receives are taken from instead of a queue of its own, of the same domain.
+    pub srq: Option<SrqId>,
+}
+
+impl QpCreate {
+    /// A queue pair of the default domain with one completion queue, one buffer a work request and receives of its own.
+    pub const fn new(kind: QpType, cq: CqId, max_send_wr: u32, max_recv_wr: u32) -> Self {
+        Self {
+            kind,
+            domain: DomainId::DEFAULT,
+            send_cq: cq,
+            recv_cq: cq,
+            max_send_wr,
+            max_recv_wr,
+            max_sge: 1,
+            srq: None,
+        }
+    }
 }
 
 /// The state of a QP (IBTA vol. 1, 10.3; spec/softhca.md 2.11).
@@ -62,8 +88,22 @@ impl State {
 pub(super) enum Failure {
     /// The oldest send ends with this status.
     Send(Status),
-    /// A request of the peer failed; the first receive ends with this status if it was in use.
-    Recv(Option<Status>),
+    /// A request of the peer failed.
+    Request {
+        /// How the receive that is in use ends, if that is not as flushed.
+        receive: Option<Status>,
+        /// What the peer did.
+        blame: Blame,
+    },
+}
+
+/// What a peer did whose request failed.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Blame {
+    /// It asked for memory that is not its own.
+    Access,
+    /// It did not keep to the rules.
+    Request,
 }
 
 /// What differs by transport.
@@ -105,7 +145,9 @@ pub(super) struct Qp {
     pkey: PKey,
     pub(super) sq: Side,
     rq: Side,
-    receives: VecDeque<RecvWr>,
+    rights: Rights,
+    pub(super) max_sge: usize,
+    receives: Receives,
     pub(super) kind: Kind,
 }
 
@@ -120,14 +162,28 @@ impl Qp {
             port: 0,
             pkey: PKey::default(),
             sq: side(create.send_cq, create.max_send_wr),
-            rq: side(create.recv_cq, create.max_recv_wr),
-            receives: VecDeque::new(),
+            rq: side(create.recv_cq, if create.srq.is_some() { 0 } else { create.max_recv_wr }),
+            rights: Rights { domain: create.domain, access: Access::empty() },
+            max_sge: create.max_sge as usize,
+            receives: Receives::new(create.srq),
             kind,
         }
     }
 
     pub(super) fn side(&mut self, recv: bool) -> &mut Side {
         if recv { &mut self.rq } else { &mut self.sq }
+    }
+
+    /// A completion was polled: its work request's place is free.
+    pub(super) fn polled(&mut self, recv: bool, srqs: &mut Table<SrqId, Srq>) {
+        match self.receives.srq().filter(|_| recv) {
+            Some(srq) => {
+                if let Some(srq) = srqs.get_mut(srq) {
+                    srq.release(1);
+                }
+            }
+            None => self.side(recv).used -= 1,
+        }
     }
 
     /// Makes a transition of the state table.
@@ -154,7 +210,10 @@ impl Qp {
                 self.state = ReadyToSend;
             }
             (State::Error, Transition::Error) => {}
-            (state, Transition::Error) if state != Reset => self.flush(shared),
+            (state, Transition::Error) if state != Reset => {
+                self.stop_answers();
+                self.flush(shared);
+            }
             (state, _) => return Err(DeviceError::State { state: state.name() }),
         }
         Ok(Vec::new())
@@ -169,6 +228,7 @@ impl Qp {
             port.pkeys.len().saturating_sub(1),
         ))?;
         self.port = init.port;
+        self.rights.access = init.access;
         if let Kind::Ud(ud) = &mut self.kind {
             ud.qkey = init.qkey;
         }
@@ -177,7 +237,7 @@ impl Qp {
     }
 
     fn ready_to_receive(&mut self, rtr: &Rtr, shared: &Shared) -> Result<(), DeviceError> {
-        let (pkey, number) = (self.pkey, self.port);
+        let (pkey, number, rights) = (self.pkey, self.port, self.rights);
         let rc = self.connected()?;
         let port = shared.port(number).filter(|_| rtr.av.port == number).ok_or(DeviceError::Limit {
             what: "port of the address, the QP is on another port:",
@@ -194,7 +254,7 @@ impl Qp {
         }
         at_most("responder resources", rtr.max_dest_rd_atomic, shared.device.max_responder_resources)?;
         let net = port.resolve(&rtr.av).map_err(|what| DeviceError::Unsupported { what })?;
-        rc.ready_to_receive(rtr, net, pkey, mtu);
+        rc.ready_to_receive(rtr, net, pkey, rights, mtu);
         self.state = State::ReadyToReceive;
         Ok(())
     }
@@ -229,13 +289,17 @@ impl Qp {
         while let Some(work) = self.kind.pop_send() {
             bufs.extend(work.sg);
         }
-        bufs.extend(self.receives.drain(..).flat_map(|wr| wr.sg));
+        let receives = self.receives.drain();
+        let mut taken = receives.len() as u32;
+        bufs.extend(receives.flat_map(|wr| wr.sg));
         for id in [self.sq.cq, self.rq.cq] {
             if let Some(cq) = shared.cq(id) {
-                cq.purge(self.qpn, &mut bufs);
+                taken += cq.purge(self.qpn, &mut bufs);
             }
         }
-        self.receives = VecDeque::new();
+        if let Some(srq) = self.receives.srq().and_then(|srq| shared.srqs.get_mut(srq)) {
+            srq.release(taken);
+        }
         match &mut self.kind {
             Kind::Rc(rc) => **rc = Rc::new(),
             Kind::Ud(ud) => **ud = Ud::default(),
@@ -252,11 +316,11 @@ impl Qp {
         if self.ready {
             shared.ready.retain(|&slot| slot != self.slot);
         }
-        for side in [&self.sq, &self.rq] {
-            if let Some(cq) = shared.cq(side.cq) {
-                cq.release(side.max);
-            }
+        if let Some(cq) = shared.cq(self.sq.cq) {
+            cq.release(self.sq.max);
         }
+        shared.release_receives(self.rq.cq, self.rq.max, self.receives.srq());
+        shared.memory.leave(self.rights.domain);
         bufs
     }
 
@@ -267,7 +331,7 @@ impl Qp {
             work.fail(Status::WR_FLUSH_ERR, &self.sq, shared);
         }
         // What waits for the end of TimeWait in this state needs no memory for receives.
-        let receives = std::mem::take(&mut self.receives);
+        let receives = self.receives.drain();
         if let Some(cq) = shared.cq(self.rq.cq) {
             cq.expect_flush(receives.len());
         }
@@ -275,6 +339,9 @@ impl Qp {
             self.rq.plain(shared, CompletionOp::Recv, id, sg, Status::WR_FLUSH_ERR);
         }
         shared.timers.remove(self.slot);
+        if self.receives.srq().is_some() {
+            shared.device_event(DeviceEvent::LastWqeReached(self.qpn));
+        }
     }
 
     /// To ERR by itself: the failed work request first, then the rest.
@@ -282,20 +349,31 @@ impl Qp {
         tracing::debug!(qpn = %self.qpn, ?failure, "QP failed");
         match failure {
             Failure::Send(status) => {
+                self.stop_answers();
                 if let Some(work) = self.kind.pop_send() {
                     work.fail(status, &self.sq, shared);
                 }
             }
-            Failure::Recv(Some(status)) => {
-                if let Some(RecvWr { id, sg }) = self.receives.pop_front() {
+            Failure::Request { receive: Some(status), .. } => {
+                if let Some(RecvWr { id, sg }) = self.receives.take_held() {
                     self.rq.plain(shared, CompletionOp::Recv, id, sg, status);
                 }
             }
-            Failure::Recv(None) => {}
+            Failure::Request { receive: None, .. } => {}
         }
-        self.flush(shared);
         shared.counters.qp_errors += 1;
-        shared.device_event(DeviceEvent::QpError(self.qpn));
+        shared.device_event(match failure {
+            Failure::Send(_) => DeviceEvent::QpError(self.qpn),
+            Failure::Request { blame: Blame::Access, .. } => DeviceEvent::QpAccessError(self.qpn),
+            Failure::Request { blame: Blame::Request, .. } => DeviceEvent::QpRequestError(self.qpn),
+        });
+        self.flush(shared);
+    }
+
+    fn stop_answers(&mut self) {
+        if let Kind::Rc(rc) = &mut self.kind {
+            rc.responder.stop();
+        }
     }
 
     /// Posts receives from the front of `work`.
@@ -304,18 +382,23 @@ impl Qp {
         work: &mut VecDeque<RecvWr>,
         shared: &mut Shared,
     ) -> Result<(), PostError> {
+        if self.receives.srq().is_some() {
+            return Err(PostError::Invalid { why: "the QP takes its receives from a shared queue" });
+        }
         let posted = u32::try_from(work.len()).unwrap_or(u32::MAX);
-        let fits = posted <= self.rq.max - self.rq.used;
-        if fits && self.receives.is_empty() && !matches!(self.state, State::Reset | State::Error) {
+        let fits = posted <= self.rq.max - self.rq.used
+            && work.iter().all(|wr| receives::fits(wr, self.max_sge).is_ok());
+        if fits && self.receives.own().is_empty() && !matches!(self.state, State::Reset | State::Error) {
             // All at once, as the first receives of a connection are.
             self.rq.used += posted;
-            std::mem::swap(work, &mut self.receives);
+            std::mem::swap(work, self.receives.own());
             return Ok(());
         }
-        while !work.is_empty() {
+        while let Some(wr) = work.front() {
             if self.state == State::Reset {
                 return Err(PostError::State { state: self.state.name() });
             }
+            receives::fits(wr, self.max_sge)?;
             if self.rq.used >= self.rq.max {
                 return Err(PostError::Full);
             }
@@ -324,7 +407,7 @@ impl Qp {
             if self.state == State::Error {
                 self.rq.plain(shared, CompletionOp::Recv, wr.id, wr.sg, Status::WR_FLUSH_ERR);
             } else {
-                self.receives.push_back(wr);
+                self.receives.own().push_back(wr);
             }
         }
         Ok(())
@@ -349,9 +432,16 @@ impl Qp {
         out: &mut Vec<u8>,
         shared: &mut Shared,
     ) -> Option<Egress> {
-        match &mut self.kind {
-            Kind::Rc(rc) => rc.poll_transmit(now, self.state, self.port, &self.sq, out, shared),
-            Kind::Ud(ud) => ud.poll_transmit(self.port, self.pkey, &mut self.sq, out, shared),
+        loop {
+            let result = match &mut self.kind {
+                Kind::Rc(rc) => rc.poll_transmit(now, self.state, self.port, &self.sq, out, shared),
+                Kind::Ud(ud) => Ok(ud.poll_transmit(self.port, self.pkey, &mut self.sq, out, shared)),
+            };
+            match result {
+                Ok(egress) => return egress,
+                // What says so is sent next.
+                Err(failure) => self.fail(failure, shared),
+            }
         }
     }
 

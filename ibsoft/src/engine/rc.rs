@@ -1,15 +1,16 @@
 //! A reliable connection: two halves and the peer they talk to.
 
-use std::collections::VecDeque;
 use std::time::Instant;
 
 use ibdev::qp::{Rtr, Rts};
-use ibdev::{DeviceEvent, RecvWr, Status};
+use ibdev::{DeviceEvent, Status};
 use ibwire::packet::{Bth, Opcode};
 use ibwire::{PKey, Psn, Qpn};
 
+use super::memory::Rights;
 use super::net::{Egress, Ingress, NetHeader};
 use super::qp::{Failure, State};
+use super::receives::Receives;
 use super::requester::Requester;
 use super::responder::Responder;
 use super::shared::{Shared, Side};
@@ -48,7 +49,7 @@ pub(super) struct Rc {
     /// Whether COMM_EST was reported in this RTR.
     established: bool,
     pub(super) requester: Requester,
-    responder: Responder,
+    pub(super) responder: Responder,
 }
 
 impl Rc {
@@ -56,9 +57,16 @@ impl Rc {
         Self { peer: None, established: false, requester: Requester::new(), responder: Responder::new() }
     }
 
-    pub(super) fn ready_to_receive(&mut self, rtr: &Rtr, net: NetHeader, pkey: PKey, mtu: usize) {
+    pub(super) fn ready_to_receive(
+        &mut self,
+        rtr: &Rtr,
+        net: NetHeader,
+        pkey: PKey,
+        rights: Rights,
+        mtu: usize,
+    ) {
         self.peer = Some(Peer { net, qpn: rtr.dest_qpn, pkey });
-        self.responder.start(rtr, mtu);
+        self.responder.start(rtr, rights, mtu);
     }
 
     pub(super) fn ready_to_send(&mut self, rts: &Rts, window: u16) {
@@ -70,7 +78,11 @@ impl Rc {
         self.responder.can_send() || state == State::ReadyToSend && self.requester.can_send()
     }
 
-    /// Appends the next packet to `out`: answers first. A NAK leaves even from a QP that it has failed.
+    /// Appends the next packet to `out`: answers first. What was asked before a request that has failed the QP is still
+    /// answered, and so is that request.
+    ///
+    /// # Errors
+    /// A request of the peer cannot be answered and fails the QP; its NAK waits to be sent.
     pub(super) fn poll_transmit(
         &mut self,
         now: Instant,
@@ -79,18 +91,19 @@ impl Rc {
         side: &Side,
         out: &mut Vec<u8>,
         shared: &mut Shared,
-    ) -> Option<Egress> {
-        let peer = self.peer.as_ref()?;
-        let len = match self.responder.next_packet(out, peer, shared) {
-            Some(len) => len,
+    ) -> Result<Option<Egress>, Failure> {
+        let Some(peer) = self.peer.as_ref() else { return Ok(None) };
+        let net = peer.net;
+        let len = match self.responder.next_packet(out, peer, shared)? {
+            Some(len) => Some(len),
             None if state == State::ReadyToSend => {
-                let len = self.requester.next_packet(now, out, peer, shared)?;
+                let len = self.requester.next_packet(now, out, peer, shared);
                 self.arm(side, shared);
                 len
             }
-            None => return None,
+            None => None,
         };
-        Some(Egress { port, net: peer.net, qpn: side.qpn, len })
+        Ok(len.map(|len| Egress { port, net, qpn: side.qpn, len }))
     }
 
     /// Handles a packet for this QP.
@@ -99,7 +112,7 @@ impl Rc {
         now: Instant,
         state: State,
         ingress: &Ingress<'_>,
-        receives: &mut VecDeque<RecvWr>,
+        receives: &mut Receives,
         (sq, rq): (&mut Side, &Side),
         shared: &mut Shared,
     ) -> Result<(), Failure> {
@@ -135,14 +148,12 @@ impl Rc {
         }
         let first = state == State::ReadyToReceive && !self.established;
         let established = &mut self.established;
-        self.responder
-            .handle(packet, receives, rq, shared, |shared| {
-                if first {
-                    *established = true;
-                    shared.device_event(DeviceEvent::CommEstablished(rq.qpn));
-                }
-            })
-            .map_err(|broken| Failure::Recv(broken.receive))
+        self.responder.handle(packet, receives, rq, shared, |shared| {
+            if first {
+                *established = true;
+                shared.device_event(DeviceEvent::CommEstablished(rq.qpn));
+            }
+        })
     }
 
     /// Sees to it that the QP comes up when the requester wants it.

@@ -1,18 +1,31 @@
 //! The receiving half of a reliable connection: order, execution, answers (spec/softhca.md 2.4 to 2.6).
 //!
-//! SEND is built. WRITE, READ, atomics and invalidation are answered as by a QP that allows none of them.
+//! Where the sheet leaves a choice:
+//! - A READ that is asked for again from its middle is answered like a READ of that rest: FIRST, MIDDLE, LAST.
+//! - A READ beyond the resources that were agreed is an invalid request. Those that were answered once count no more,
+//!   whether the peer has the answer or asks again.
+//! - SEND with invalidate: this device has no keys that can be invalidated. The receive completes in error, the QP
+//!   fails, and no NAK says so.
+//! - An ACK that waits when a READ or an atomic is executed never leaves: the response acknowledges all before it.
 
-use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 
 use ibdev::qp::Rtr;
-use ibdev::{CompletionOp, RecvWr, Status};
-use ibwire::packet::{Aeth, NakCode, Opcode, Operation, Syndrome, SyndromeKind, TransportPacket};
+use ibdev::{Access, Status};
+use ibwire::packet::{
+    Aeth, AtomicAckEth, AtomicEth, NakCode, Opcode, Operation, Reth, Syndrome, SyndromeKind, Transport,
+    TransportPacket,
+};
 use ibwire::{Msn, Psn, RnrTimer};
 
-use super::net::write_header;
+use super::memory::{Rights, Unreachable};
+use super::net::{write_header, write_packet};
+use super::place::{Placement, Refusal};
+use super::qp::{Blame, Failure};
 use super::rc::Peer;
-use super::sg;
-use super::shared::{Arrival, Shared, Side};
+use super::receives::Receives;
+use super::responses::{Asked, Response, Responses};
+use super::shared::{Shared, Side};
 
 /// Why packets ahead of the expected one are met with silence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,18 +38,11 @@ enum Told {
     NotReady,
 }
 
-/// An answer that waits for its packet.
+/// A NAK that waits for its packet.
 #[derive(Debug, Clone, Copy)]
-struct Answer {
+struct Nak {
     psn: Psn,
     aeth: Aeth,
-}
-
-/// The request broke the connection.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Broken {
-    /// How the receive that was in use ends, if one did.
-    pub(super) receive: Option<Status>,
 }
 
 #[derive(Debug)]
@@ -45,16 +51,18 @@ pub(super) struct Responder {
     expected: Psn,
     /// How many messages were executed.
     msn: Msn,
-    /// Bytes of an unfinished message that lie in the first posted receive.
-    placed: Option<usize>,
+    /// The newest PSN that is acknowledged by an ACK: of a SEND or a WRITE.
+    acked: Psn,
+    placement: Placement,
+    responses: Responses,
     told: Told,
     /// The newest NAK that has not left. It acknowledges what lies before it.
-    nak: Option<Answer>,
-    /// Whether an acknowledgement waits; it leaves behind the NAK. It names the newest request that was executed when
-    /// it leaves, so however many requests a batch of packets brings, one answer is enough.
+    nak: Option<Nak>,
+    /// Whether an acknowledgement waits; it leaves behind everything else. It names the newest request that was executed
+    /// when it leaves, so however many requests a batch of packets brings, one answer is enough.
     ack: bool,
+    rights: Rights,
     rnr_timer: RnrTimer,
-    mtu: usize,
 }
 
 impl Responder {
@@ -62,51 +70,93 @@ impl Responder {
         Self {
             expected: Psn::default(),
             msn: Msn::default(),
-            placed: None,
+            acked: Psn::default(),
+            placement: Placement::default(),
+            responses: Responses::default(),
             told: Told::Nothing,
             nak: None,
             ack: false,
+            rights: Rights::default(),
             rnr_timer: RnrTimer::default(),
-            mtu: 0,
         }
     }
 
-    pub(super) fn start(&mut self, rtr: &Rtr, mtu: usize) {
-        *self = Self { expected: rtr.rq_psn, rnr_timer: rtr.min_rnr_timer, mtu, ..Self::new() };
+    pub(super) fn start(&mut self, rtr: &Rtr, rights: Rights, mtu: usize) {
+        *self = Self {
+            expected: rtr.rq_psn,
+            acked: rtr.rq_psn.prev(),
+            placement: Placement::new(mtu),
+            responses: Responses::new(rtr.max_dest_rd_atomic),
+            rights,
+            rnr_timer: rtr.min_rnr_timer,
+            ..Self::new()
+        };
     }
 
     /// The path MTU in bytes.
     pub(super) fn mtu(&self) -> usize {
-        self.mtu
+        self.placement.mtu()
     }
 
     /// Whether an answer waits.
     pub(super) fn can_send(&self) -> bool {
-        self.nak.is_some() || self.ack
+        self.nak.is_some() || self.ack || self.responses.head().is_some()
     }
 
-    /// Appends the next answer to `out` and returns its length.
+    /// The QP has failed, or was made to, for another reason than a request: no memory is read any more, and what would
+    /// stand behind those answers is not sent.
+    pub(super) fn stop(&mut self) {
+        if self.responses.head().is_some() {
+            (self.nak, self.ack) = (None, false);
+        }
+        self.responses.stop();
+    }
+
+    /// Appends the next answer to `out` and returns its length. Answers leave in the order of their PSNs.
+    ///
+    /// # Errors
+    /// Memory that is being read is not the peer's any more; the NAK that says so waits to be sent.
     pub(super) fn next_packet(
         &mut self,
         out: &mut Vec<u8>,
         peer: &Peer,
         shared: &mut Shared,
-    ) -> Option<usize> {
-        let Answer { psn, aeth } = match self.nak.take() {
-            Some(nak) => nak,
-            None if std::mem::take(&mut self.ack) => {
-                Answer { psn: self.expected.prev(), aeth: Aeth::new(Syndrome::ACK, self.msn) }
-            }
-            None => return None,
-        };
-        let counters = &mut shared.counters;
-        *match aeth.syndrome.kind() {
-            SyndromeKind::Rnr(_) => &mut counters.rnr_naks_sent,
-            SyndromeKind::Nak(NakCode::PSN_SEQUENCE_ERROR) => &mut counters.sequence_naks_sent,
-            SyndromeKind::Nak(_) => &mut counters.fatal_naks_sent,
-            _ => &mut counters.acks_sent,
-        } += 1;
-        Some(write_header(out, peer.bth(Opcode::RC_ACKNOWLEDGE, psn), &[&aeth.to_bytes()]))
+    ) -> Result<Option<usize>, Failure> {
+        let response = self.responses.head().copied();
+        let nak =
+            self.nak.filter(|nak| response.is_none_or(|response| nak.psn.distance(response.psn()) <= 0));
+        if let Some(Nak { psn, aeth }) = nak {
+            self.nak = None;
+            let counters = &mut shared.counters;
+            *match aeth.syndrome.kind() {
+                SyndromeKind::Rnr(_) => &mut counters.rnr_naks_sent,
+                SyndromeKind::Nak(NakCode::PSN_SEQUENCE_ERROR) => &mut counters.sequence_naks_sent,
+                _ => &mut counters.fatal_naks_sent,
+            } += 1;
+            return Ok(Some(write_header(out, peer.bth(Opcode::RC_ACKNOWLEDGE, psn), &[&aeth.to_bytes()])));
+        }
+        if let Some(response) = response {
+            return match respond(&response, self.rights, self.mtu(), out, peer, shared) {
+                Ok(len) => {
+                    self.responses.advance();
+                    Ok(Some(len))
+                }
+                Err(_) => {
+                    shared.counters.read_faults += 1;
+                    let (psn, msn) = (response.psn(), response.msn.offset(Msn::MAX.get()));
+                    let aeth = Aeth::new(Syndrome::nak(NakCode::REMOTE_ACCESS_ERROR), msn);
+                    self.stop();
+                    self.nak = Some(Nak { psn, aeth });
+                    Err(Failure::Request { receive: None, blame: Blame::Access })
+                }
+            };
+        }
+        if std::mem::take(&mut self.ack) {
+            shared.counters.acks_sent += 1;
+            let aeth = Aeth::new(Syndrome::ACK, self.msn).to_bytes();
+            return Ok(Some(write_header(out, peer.bth(Opcode::RC_ACKNOWLEDGE, self.acked), &[&aeth])));
+        }
+        Ok(None)
     }
 
     /// Handles a request. `established` is called when it is the expected one and of the right kind.
@@ -116,12 +166,17 @@ impl Responder {
     pub(super) fn handle(
         &mut self,
         packet: &TransportPacket<'_>,
-        receives: &mut VecDeque<RecvWr>,
+        receives: &mut Receives,
         side: &Side,
         shared: &mut Shared,
         established: impl FnOnce(&mut Shared),
-    ) -> Result<(), Broken> {
+    ) -> Result<(), Failure> {
         let bth = packet.bth();
+        if bth.opcode == Opcode::RC_ATOMIC_WRITE {
+            // As what has no name here, such as FLUSH (spec/softhca.md 5.1).
+            shared.counters.drop_opcode += 1;
+            return Ok(());
+        }
         match bth.psn.distance(self.expected) {
             0 => {}
             1.. => {
@@ -133,75 +188,200 @@ impl Responder {
                 return Ok(());
             }
             _ => {
-                shared.counters.drop_duplicate += 1;
-                self.ack |= bth.ack_req && is_acknowledged(bth.opcode.operation());
+                self.handle_duplicate(packet, shared);
                 return Ok(());
             }
         }
-
-        let len = packet.payload().len();
-        if !self.is_in_order(bth.opcode, len) {
-            return Err(self.break_with(None, shared));
-        }
-        established(shared);
-        let Some(receive) = receives.front_mut() else {
-            shared.counters.drop_rnr += 1;
-            self.told = Told::NotReady;
-            self.refuse(Syndrome::rnr(self.rnr_timer));
-            return Ok(());
-        };
-        let start = self.placed.unwrap_or(0);
-        let end = start + len;
-        if !sg::scatter(&mut receive.sg, start, packet.payload()) {
-            return Err(self.break_with(Some(Status::LOC_LEN_ERR), shared));
-        }
-
-        if bth.opcode.is_last() || bth.opcode.is_only() {
-            self.placed = None;
-            self.msn = self.msn.offset(1);
-            if let Some(RecvWr { id, mut sg }) = receives.pop_front() {
-                sg::set_filled(&mut sg, end);
-                let imm = packet.immdt().map(|imm| imm.to_u32());
-                let arrival = Arrival { op: CompletionOp::Recv, len: end as u32, imm, from: None };
-                side.complete(shared, id, sg, Status::SUCCESS, arrival);
+        match self.execute(packet, receives, side, shared, established) {
+            Ok(()) => {
+                self.told = Told::Nothing;
+                Ok(())
             }
-        } else {
-            self.placed = Some(end);
+            Err(refusal) => {
+                refusal.count(&mut shared.counters);
+                self.handle_refusal(refusal)
+            }
         }
-        self.expected = self.expected.offset(1);
-        self.told = Told::Nothing;
-        self.ack |= bth.ack_req;
+    }
+
+    /// Answers again what was executed before.
+    fn handle_duplicate(&mut self, packet: &TransportPacket<'_>, shared: &mut Shared) {
+        let bth = packet.bth();
+        let is_answered = match (packet.reth(), packet.atomic_eth()) {
+            (Some(reth), _) if bth.opcode == Opcode::RC_RDMA_READ_REQUEST => {
+                self.responses.read_again(bth.psn, reth, self.mtu())
+            }
+            (_, Some(_)) => self.responses.atomic_again(bth.psn, bth.opcode.operation()),
+            _ => {
+                self.ack |= bth.ack_req;
+                shared.counters.drop_duplicate += 1;
+                return;
+            }
+        };
+        let counters = &mut shared.counters;
+        *if is_answered { &mut counters.replayed } else { &mut counters.drop_forgotten } += 1;
+    }
+
+    /// Carries out the expected request, after the checks of spec/softhca.md 2.5 in their order.
+    fn execute(
+        &mut self,
+        packet: &TransportPacket<'_>,
+        receives: &mut Receives,
+        side: &Side,
+        shared: &mut Shared,
+        established: impl FnOnce(&mut Shared),
+    ) -> Result<(), Refusal> {
+        let limit = shared.device.max_message;
+        let Rights { access, .. } = self.rights;
+        match (packet.reth(), packet.atomic_eth()) {
+            (Some(reth), _) if packet.bth().opcode == Opcode::RC_RDMA_READ_REQUEST => {
+                let fits = reth.len <= limit;
+                self.check_single(packet, access.contains(Access::REMOTE_READ), fits)?;
+                established(shared);
+                self.read(reth, shared)
+            }
+            (_, Some(atomic)) => {
+                self.check_single(packet, access.contains(Access::REMOTE_ATOMIC), true)?;
+                established(shared);
+                self.atomic(packet.bth().opcode.operation(), &atomic, shared)
+            }
+            _ => {
+                self.placement.check(packet, access, limit)?;
+                established(shared);
+                let ends = self.placement.place(packet, self.rights, receives, side, shared)?;
+                self.msn = self.msn.offset(u32::from(ends));
+                self.acked = self.expected;
+                self.expected = self.expected.offset(1);
+                self.ack |= packet.bth().ack_req;
+                Ok(())
+            }
+        }
+    }
+
+    /// The checks of requests that are one packet without payload.
+    fn check_single(
+        &self,
+        packet: &TransportPacket<'_>,
+        is_allowed: bool,
+        fits: bool,
+    ) -> Result<(), Refusal> {
+        if !self.placement.is_idle() {
+            return Err(Refusal::Sequence);
+        }
+        if !is_allowed {
+            return Err(Refusal::NotAllowed);
+        }
+        if !fits || !packet.payload().is_empty() {
+            return Err(Refusal::Length);
+        }
+        self.responses.room()
+    }
+
+    fn read(&mut self, reth: Reth, shared: &Shared) -> Result<(), Refusal> {
+        if reth.len > 0 {
+            let len = reth.len as usize;
+            shared.memory.reach(self.rights.domain, reth.rkey, Access::REMOTE_READ, reth.va, len)?;
+        }
+        let packets = (reth.len as usize).div_ceil(self.mtu()).max(1) as u32;
+        self.executed(packets, Asked::Read(reth));
         Ok(())
     }
 
-    /// Whether a packet with this opcode and payload may come now.
-    fn is_in_order(&self, opcode: Opcode, len: usize) -> bool {
-        let starts = opcode.is_first() || opcode.is_only();
-        let fits = match opcode.operation() {
-            Operation::SEND_FIRST | Operation::SEND_MIDDLE => len == self.mtu,
-            Operation::SEND_LAST | Operation::SEND_LAST_WITH_IMM => (1..=self.mtu).contains(&len),
-            Operation::SEND_ONLY | Operation::SEND_ONLY_WITH_IMM => len <= self.mtu,
-            _ => false,
+    fn atomic(
+        &mut self,
+        operation: Operation,
+        atomic: &AtomicEth,
+        shared: &mut Shared,
+    ) -> Result<(), Refusal> {
+        let &AtomicEth { va, rkey, swap_or_add, compare } = atomic;
+        let (memory, at) =
+            shared.memory.reach(self.rights.domain, rkey, Access::REMOTE_ATOMIC, va, size_of::<u64>())?;
+        let word = memory.atomic(at).map_err(|_| Refusal::Unaligned)?;
+        let original = if operation == Operation::FETCH_ADD {
+            word.fetch_add(swap_or_add, Ordering::AcqRel)
+        } else {
+            let swapped = word.compare_exchange(compare, swap_or_add, Ordering::AcqRel, Ordering::Acquire);
+            swapped.unwrap_or_else(|found| found)
         };
-        fits && starts == self.placed.is_none()
+        self.executed(1, Asked::Atomic { operation, original });
+        Ok(())
+    }
+
+    /// A request was executed that is answered by more than an ACK.
+    fn executed(&mut self, packets: u32, asked: Asked) {
+        self.msn = self.msn.offset(1);
+        self.responses.add(self.expected, packets, self.msn, asked);
+        self.expected = self.expected.offset(packets);
+        self.ack = false;
+    }
+
+    /// What follows from a request that is not carried out (spec/softhca.md 2.5, 2.10).
+    fn handle_refusal(&mut self, refusal: Refusal) -> Result<(), Failure> {
+        let (nak, receive, blame) = match refusal {
+            Refusal::NoReceive => {
+                self.told = Told::NotReady;
+                self.refuse(Syndrome::rnr(self.rnr_timer));
+                return Ok(());
+            }
+            Refusal::Memory(_) => (Some(NakCode::REMOTE_ACCESS_ERROR), None, Blame::Access),
+            Refusal::TooLong => (Some(NakCode::INVALID_REQUEST), Some(Status::LOC_LEN_ERR), Blame::Request),
+            Refusal::Invalidate => (None, Some(Status::REM_INV_REQ_ERR), Blame::Request),
+            Refusal::Sequence
+            | Refusal::NotAllowed
+            | Refusal::Length
+            | Refusal::Resources
+            | Refusal::Unaligned => (Some(NakCode::INVALID_REQUEST), None, Blame::Request),
+        };
+        if let Some(code) = nak {
+            self.refuse(Syndrome::nak(code));
+        }
+        Err(Failure::Request { receive, blame })
     }
 
     /// Refuses the expected packet. A NAK acknowledges all before it, so a waiting ACK has nothing to add.
     fn refuse(&mut self, syndrome: Syndrome) {
         self.ack = false;
-        self.nak = Some(Answer { psn: self.expected, aeth: Aeth::new(syndrome, self.msn) });
-    }
-
-    fn break_with(&mut self, receive: Option<Status>, shared: &mut Shared) -> Broken {
-        shared.counters.drop_invalid_request += 1;
-        self.refuse(Syndrome::nak(NakCode::INVALID_REQUEST));
-        Broken { receive }
+        self.nak = Some(Nak { psn: self.expected, aeth: Aeth::new(syndrome, self.msn) });
     }
 }
 
-/// Whether requests of this kind are answered with an acknowledgement rather than a response of their own.
-fn is_acknowledged(operation: Operation) -> bool {
-    operation < Operation::RDMA_READ_REQUEST
-        || operation == Operation::SEND_LAST_WITH_INVALIDATE
-        || operation == Operation::SEND_ONLY_WITH_INVALIDATE
+/// Appends a packet of a response to `out` and returns its length.
+fn respond(
+    response: &Response,
+    rights: Rights,
+    mtu: usize,
+    out: &mut Vec<u8>,
+    peer: &Peer,
+    shared: &mut Shared,
+) -> Result<usize, Unreachable> {
+    let aeth = Aeth::new(Syndrome::ACK, response.msn).to_bytes();
+    let bth = |operation| peer.bth(Opcode::new(Transport::RC, operation), response.psn());
+    let reth = match response.asked {
+        Asked::Atomic { original, .. } => {
+            shared.counters.atomic_acks_sent += 1;
+            let original = AtomicAckEth { original }.to_bytes();
+            return Ok(write_header(out, bth(Operation::ATOMIC_ACKNOWLEDGE), &[&aeth, &original]));
+        }
+        Asked::Read(reth) => reth,
+    };
+    let (operation, headers) = match response.place() {
+        (true, true) => (Operation::RDMA_READ_RESPONSE_ONLY, &[&aeth[..]][..]),
+        (true, false) => (Operation::RDMA_READ_RESPONSE_FIRST, &[&aeth[..]][..]),
+        (false, false) => (Operation::RDMA_READ_RESPONSE_MIDDLE, &[][..]),
+        (false, true) => (Operation::RDMA_READ_RESPONSE_LAST, &[&aeth[..]][..]),
+    };
+    let (start, all) = (response.index() as usize * mtu, reth.len as usize);
+    if all == 0 {
+        shared.counters.read_responses_sent += 1;
+        return Ok(write_header(out, bth(operation), headers));
+    }
+    let (memory, at) = shared.memory.reach(rights.domain, reth.rkey, Access::REMOTE_READ, reth.va, all)?;
+    shared.counters.read_responses_sent += 1;
+    let len = mtu.min(all - start);
+    Ok(write_packet(out, bth(operation), headers, len, |out| {
+        let from = out.len();
+        out.resize(from + len, 0);
+        // Inside, because the whole message is.
+        _ = memory.copy_to(at + start, &mut out[from..]);
+    }))
 }

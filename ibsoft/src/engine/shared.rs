@@ -2,14 +2,17 @@
 
 use std::collections::VecDeque;
 
-use ibdev::{Buf, Completion, CompletionOp, DatagramSource, DeviceAttr, DeviceEvent, SgList, Status};
+use ibdev::{Buf, Completion, CompletionOp, DatagramSource, DeviceAttr, DeviceError, DeviceEvent, SgList, Status};
 use ibwire::Qpn;
 use slab::Slab;
 
 use super::EngineEvent;
 use super::counters::Counters;
 use super::cq::{Cq, CqId};
+use super::memory::Memory;
 use super::port::Port;
+use super::receives::{Srq, SrqId};
+use super::table::Table;
 use super::timer::Timers;
 
 /// What the queue pairs of an engine share.
@@ -19,6 +22,8 @@ pub(super) struct Shared {
     pub(super) window: u16,
     pub(super) ports: Vec<Port>,
     pub(super) cqs: Slab<Cq>,
+    pub(super) srqs: Table<SrqId, Srq>,
+    pub(super) memory: Memory,
     pub(super) events: VecDeque<EngineEvent>,
     pub(super) counters: Counters,
     pub(super) timers: Timers,
@@ -35,6 +40,38 @@ impl Shared {
 
     pub(super) fn cq(&mut self, id: CqId) -> Option<&mut Cq> {
         self.cqs.get_mut(id.0 as usize)
+    }
+
+    /// Reserves places for the receives of a new QP.
+    pub(super) fn reserve_receives(
+        &mut self,
+        cq: CqId,
+        max: u32,
+        srq: Option<SrqId>,
+    ) -> Result<(), DeviceError> {
+        let cq = self.cqs.get_mut(cq.0 as usize).ok_or(DeviceError::Gone)?;
+        match srq {
+            None => cq.reserve(max),
+            Some(id) => {
+                let srq = self.srqs.get_mut(id).ok_or(DeviceError::Gone)?;
+                cq.reserve_shared(id, srq.max)?;
+                srq.users += 1;
+                Ok(())
+            }
+        }
+    }
+
+    /// Gives them back.
+    pub(super) fn release_receives(&mut self, cq: CqId, max: u32, srq: Option<SrqId>) {
+        let Some(cq) = self.cqs.get_mut(cq.0 as usize) else { return };
+        match srq {
+            None => cq.release(max),
+            Some(id) => {
+                let Some(srq) = self.srqs.get_mut(id) else { return };
+                cq.release_shared(id, srq.max);
+                srq.users -= 1;
+            }
+        }
     }
 
     pub(super) fn device_event(&mut self, event: DeviceEvent) {

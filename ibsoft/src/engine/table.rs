@@ -1,92 +1,146 @@
-//! From a QP number in a packet to the QP.
+//! From a number that the device has chosen to what has it: QPs, memory regions, shared receive queues.
 
-use ibwire::Qpn;
+use std::marker::PhantomData;
+use std::ops::RangeInclusive;
+
+use ibwire::{Qpn, RKey};
 use rand::RngExt;
 use rand::rngs::ChaCha8Rng;
 use slab::Slab;
 
-use super::qp::Qp;
+/// A number that the device gives out.
+pub(super) trait Number: Copy {
+    /// Those that may be given out.
+    const GIVEN: RangeInclusive<u32>;
 
-/// The QPs by number and by slot.
-///
-/// The device chooses the numbers, so it draws only those whose low bits no other QP has: the low bits are the
-/// index, one look-up is one comparison, and distinct low bits stay distinct when the index doubles.
-#[derive(Debug)]
-pub(super) struct QpTable {
-    /// Slot plus one by the low bits of the QPN; 0 is free. A power of two, at least twice the number of QPs.
-    index: Vec<u32>,
-    qps: Slab<Qp>,
+    fn from_raw(raw: u32) -> Self;
+    fn raw(self) -> u32;
 }
 
-impl QpTable {
-    /// Half of all numbers; the index has at most 2^24 entries.
-    pub(super) const MAX_QPS: usize = 1 << 23;
+impl Number for Qpn {
     /// 0, 1 and 0xffffff have meanings of their own.
-    const NUMBERS: std::ops::RangeInclusive<u32> = 2..=0xff_fffe;
+    const GIVEN: RangeInclusive<u32> = 2..=0xff_fffe;
+
+    fn from_raw(raw: u32) -> Self {
+        Self::truncate(raw)
+    }
+
+    fn raw(self) -> u32 {
+        self.get()
+    }
+}
+
+impl Number for RKey {
+    /// 0 is never valid (spec/softhca.md 4).
+    const GIVEN: RangeInclusive<u32> = 1..=u32::MAX;
+
+    fn from_raw(raw: u32) -> Self {
+        Self(raw)
+    }
+
+    fn raw(self) -> u32 {
+        self.0
+    }
+}
+
+/// Things by number and by slot.
+///
+/// The numbers are drawn at random among those whose low bits nothing else has: the low bits are the index, one look-up
+/// is one comparison, and distinct low bits stay distinct when the index doubles.
+#[derive(Debug)]
+pub(super) struct Table<N, T> {
+    /// Slot plus one by the low bits of the number; 0 is free. A power of two, at least twice as many as there are things.
+    index: Vec<u32>,
+    slots: Slab<(u32, T)>,
+    numbers: PhantomData<N>,
+}
+
+impl<N: Number, T> Table<N, T> {
+    /// Half of all 24-bit numbers; the index has at most 2^24 entries.
+    pub(super) const MOST: usize = 1 << 23;
 
     pub(super) fn new() -> Self {
-        Self { index: vec![0; 64], qps: Slab::new() }
+        Self { index: vec![0; 64], slots: Slab::new(), numbers: PhantomData }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.qps.len()
+        self.slots.len()
     }
 
-    fn home(&self, qpn: Qpn) -> usize {
-        qpn.get() as usize & (self.index.len() - 1)
+    fn home(&self, raw: u32) -> usize {
+        raw as usize & (self.index.len() - 1)
     }
 
-    /// Adds the QP that `make` returns for a random free number and its slot. There must be room below
-    /// [`MAX_QPS`](Self::MAX_QPS).
-    pub(super) fn insert(&mut self, rng: &mut ChaCha8Rng, make: impl FnOnce(Qpn, u32) -> Qp) -> Qpn {
-        if 2 * (self.qps.len() + 1) > self.index.len() {
+    /// Adds what `make` returns for a random free number and its slot. There must be room below [`MOST`](Self::MOST).
+    pub(super) fn insert(&mut self, rng: &mut ChaCha8Rng, make: impl FnOnce(N, u32) -> T) -> N {
+        self.insert_unless(rng, |_| false, make)
+    }
+
+    /// The same, with a number that is not `refused`; few may be.
+    pub(super) fn insert_unless(
+        &mut self,
+        rng: &mut ChaCha8Rng,
+        refused: impl Fn(N) -> bool,
+        make: impl FnOnce(N, u32) -> T,
+    ) -> N {
+        if 2 * (self.slots.len() + 1) > self.index.len() {
             self.grow();
         }
-        let qpn = loop {
-            let qpn = Qpn::truncate(rng.random_range(Self::NUMBERS));
-            if self.index[self.home(qpn)] == 0 {
-                break qpn;
+        let raw = loop {
+            let raw = rng.random_range(N::GIVEN);
+            if self.index[self.home(raw)] == 0 && !refused(N::from_raw(raw)) {
+                break raw;
             }
         };
-        let entry = self.qps.vacant_entry();
+        let entry = self.slots.vacant_entry();
         let slot = entry.key() as u32;
-        entry.insert(make(qpn, slot));
-        let home = self.home(qpn);
+        entry.insert((raw, make(N::from_raw(raw), slot)));
+        let home = self.home(raw);
         self.index[home] = slot + 1;
-        qpn
+        N::from_raw(raw)
     }
 
     fn grow(&mut self) {
         self.index = vec![0; self.index.len() * 2];
-        for (slot, qp) in &self.qps {
-            let home = qp.qpn.get() as usize & (self.index.len() - 1);
+        for (slot, (raw, _)) in &self.slots {
+            let home = *raw as usize & (self.index.len() - 1);
             self.index[home] = slot as u32 + 1;
         }
     }
 
-    pub(super) fn get_mut(&mut self, qpn: Qpn) -> Option<&mut Qp> {
-        let slot = self.index[self.home(qpn)].checked_sub(1)?;
-        self.qps.get_mut(slot as usize).filter(|qp| qp.qpn == qpn)
+    fn slot(&self, raw: u32) -> Option<usize> {
+        Some(self.index[self.home(raw)].checked_sub(1)? as usize)
     }
 
-    pub(super) fn contains(&self, qpn: Qpn) -> bool {
-        let slot = self.index[self.home(qpn)].checked_sub(1);
-        slot.and_then(|slot| self.qps.get(slot as usize)).is_some_and(|qp| qp.qpn == qpn)
+    pub(super) fn get(&self, number: N) -> Option<&T> {
+        let (raw, thing) = self.slots.get(self.slot(number.raw())?)?;
+        (*raw == number.raw()).then_some(thing)
+    }
+
+    pub(super) fn get_mut(&mut self, number: N) -> Option<&mut T> {
+        let slot = self.slot(number.raw())?;
+        let (raw, thing) = self.slots.get_mut(slot)?;
+        (*raw == number.raw()).then_some(thing)
+    }
+
+    pub(super) fn contains(&self, number: N) -> bool {
+        self.get(number).is_some()
     }
 
     /// The numbers in use, in the order of the slots.
-    pub(super) fn numbers(&self) -> impl Iterator<Item = Qpn> {
-        self.qps.iter().map(|(_, qp)| qp.qpn)
+    pub(super) fn numbers(&self) -> impl Iterator<Item = N> {
+        self.slots.iter().map(|(_, (raw, _))| N::from_raw(*raw))
     }
 
-    pub(super) fn at_mut(&mut self, slot: u32) -> Option<&mut Qp> {
-        self.qps.get_mut(slot as usize)
+    pub(super) fn at_mut(&mut self, slot: u32) -> Option<&mut T> {
+        self.slots.get_mut(slot as usize).map(|(_, thing)| thing)
     }
 
-    pub(super) fn remove(&mut self, qpn: Qpn) -> Option<Qp> {
-        let slot = self.get_mut(qpn)?.slot;
-        let home = self.home(qpn);
+    pub(super) fn remove(&mut self, number: N) -> Option<T> {
+        self.get(number)?;
+        let home = self.home(number.raw());
+        let slot = self.slot(number.raw())?;
         self.index[home] = 0;
-        self.qps.try_remove(slot as usize)
+        self.slots.try_remove(slot).map(|(_, thing)| thing)
     }
 }

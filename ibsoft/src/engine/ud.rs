@@ -8,6 +8,7 @@ use ibwire::{PKey, Psn, QKey, Qpn};
 
 use super::net::{Egress, Ingress, NetHeader, write_packet};
 use super::post::Work;
+use super::receives::Receives;
 use super::sg;
 use super::shared::{Arrival, Shared, Side};
 
@@ -103,7 +104,7 @@ impl Ud {
         &self,
         pkey: PKey,
         ingress: &Ingress<'_>,
-        receives: &mut VecDeque<RecvWr>,
+        receives: &mut Receives,
         side: &Side,
         shared: &mut Shared,
     ) {
@@ -124,7 +125,7 @@ impl Ud {
             shared.counters.drop_qkey += 1;
             return;
         };
-        let Some(receive) = receives.front() else {
+        let Some(receive) = receives.peek(shared) else {
             shared.counters.drop_ud_no_receive += 1;
             return;
         };
@@ -133,7 +134,7 @@ impl Ud {
             shared.counters.drop_ud_too_long += 1;
             return;
         }
-        let Some(RecvWr { id, mut sg }) = receives.pop_front() else { return };
+        let Some(RecvWr { id, mut sg }) = receives.take(shared) else { return };
         let area = ingress.net.grh_area(link_layer, ingress.len);
         sg::scatter(&mut sg, 0, &area);
         sg::scatter(&mut sg, GrhArea::LEN, packet.payload());

@@ -56,7 +56,7 @@ impl BuildSubnet {
         let wires = Arc::new(Wires::new(Fabric::new(nodes, seeds.random(), start)));
         let device = |(hca, config)| {
             let link = SimLink::new(wires.clone(), hca, seeds.random());
-            SoftDevice(Arc::new(Core::new(Engine::new(config), Box::new(link), start)))
+            SoftDevice::new(Arc::new(Core::new(Engine::new(config), Box::new(link), start)))
         };
         let devices = configs.into_iter().enumerate().map(device).collect();
         let inner = Arc::new(Inner::new(self.seed, wires.clone(), devices));

@@ -113,7 +113,7 @@ impl SoftDevice {
         let now = tokio::time::Instant::now().into_std();
         let core = Arc::new(Core::new(Engine::new(engine_config), Box::new(link), now));
         runtime.spawn(task::run(Arc::downgrade(&core), weak_io));
-        Ok(Self(core))
+        Ok(Self::new(core))
     }
 }
 

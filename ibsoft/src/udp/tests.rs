@@ -201,7 +201,7 @@ async fn a_full_socket_delays_packets() {
     let config = Config::new(device_attr("soft", Guid(1), 1), vec![port(&[own], Mtu::B1024)], [1; 32]);
     let core = Arc::new(Core::new(Engine::new(config), Box::new(link), Instant::now()));
     tokio::spawn(task::run(Arc::downgrade(&core), Arc::downgrade(&io)));
-    let device = SoftDevice(core);
+    let device = SoftDevice::new(core);
     let agent = device
         .open_agent(AgentSpec { port: 1, class: MgmtClass::CM, class_version: 2, methods: &[Method::SEND] })
         .unwrap();

@@ -21,7 +21,7 @@ impl Dut {
     fn new(port: PortConfig) -> Self {
         let mut engine = engine(port, 2);
         let cq = engine.create_cq(16).unwrap();
-        let create = QpCreate { kind: QpType::Ud, send_cq: cq, recv_cq: cq, max_send_wr: 8, max_recv_wr: 8 };
+        let create = QpCreate::new(QpType::Ud, cq, 8, 8);
         let qpn = engine.create_qp(&create).unwrap();
         engine.modify(qpn, Transition::Init(INIT)).unwrap();
         engine.modify(qpn, Transition::DatagramRtr).unwrap();

@@ -75,7 +75,7 @@ impl World {
     fn new() -> Self {
         let mut engine = engine(roce_port(HERE), 9);
         let cq = engine.create_cq(64).unwrap();
-        let create = |kind| QpCreate { kind, send_cq: cq, recv_cq: cq, max_send_wr: 16, max_recv_wr: 16 };
+        let create = |kind| QpCreate::new(kind, cq, 16, 16);
         let rc = engine.create_qp(&create(QpType::Rc)).unwrap();
         let ud = engine.create_qp(&create(QpType::Ud)).unwrap();
         engine.modify(ud, Transition::Init(INIT)).unwrap();

@@ -343,7 +343,7 @@ fn packets_of_one_qp_come_in_a_row_and_each_qp_has_its_turn() {
     config.window = 200;
     let mut engine = Engine::new(config);
     let cq = engine.create_cq(2).unwrap();
-    let create = QpCreate { kind: QpType::Rc, send_cq: cq, recv_cq: cq, max_send_wr: 1, max_recv_wr: 0 };
+    let create = QpCreate::new(QpType::Rc, cq, 1, 0);
     let qpns = [(); 2].map(|()| {
         let qpn = engine.create_qp(&create).unwrap();
         connect(&mut engine, qpn, rtr(roce_av(P), Qpn::truncate(5), 1), rts(1));

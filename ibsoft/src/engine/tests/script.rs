@@ -63,7 +63,7 @@ impl Dut {
         let mut engine = engine(roce_port(D), 1);
         let cq = engine.create_cq(1024).unwrap();
         let create =
-            QpCreate { kind: QpType::Rc, send_cq: cq, recv_cq: cq, max_send_wr: 512, max_recv_wr: 512 };
+            QpCreate::new(QpType::Rc, cq, 512, 512);
         let qpn = engine.create_qp(&create).unwrap();
         let (mut rtr, mut rts) = (rtr(roce_av(P), P_QPN, 1000), rts(5000));
         change(&mut rtr, &mut rts);
@@ -116,6 +116,9 @@ impl Dut {
                 let expected = match event {
                     "CommEstablished" => DeviceEvent::CommEstablished(self.qpn),
                     "QpError" => DeviceEvent::QpError(self.qpn),
+                    "QpAccessError" => DeviceEvent::QpAccessError(self.qpn),
+                    "QpRequestError" => DeviceEvent::QpRequestError(self.qpn),
+                    "LastWqeReached" => DeviceEvent::LastWqeReached(self.qpn),
                     _ => panic!("event in {line}"),
                 };
                 assert_eq!(self.events.pop_front(), Some(expected), "at {line}");

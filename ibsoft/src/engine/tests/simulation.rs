@@ -80,7 +80,7 @@ impl Sim {
             let cq = engine.create_cq(2 * DEPTH as u32).unwrap();
             let max = DEPTH as u32;
             let create =
-                QpCreate { kind: QpType::Rc, send_cq: cq, recv_cq: cq, max_send_wr: max, max_recv_wr: max };
+                QpCreate::new(QpType::Rc, cq, max, max);
             let qpn = engine.create_qp(&create).unwrap();
             Side { engine, cq, qpn, posted: [0; 2], completed: [0; 2], sent: 0, received: 0, failed: false }
         });

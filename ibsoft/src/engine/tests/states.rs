@@ -74,7 +74,7 @@ fn setup(kind: QpType) -> (Engine, Qpn) {
     let mut engine = engine(roce_port(D), 3);
     let cq = engine.create_cq(8).unwrap();
     let qpn = engine
-        .create_qp(&QpCreate { kind, send_cq: cq, recv_cq: cq, max_send_wr: 4, max_recv_wr: 4 })
+        .create_qp(&QpCreate::new(kind, cq, 4, 4))
         .unwrap();
     (engine, qpn)
 }
@@ -203,7 +203,7 @@ fn queues_have_limits() {
     assert!(matches!(engine.create_cq(65_537), Err(DeviceError::Limit { limit: 65_536, .. })));
     let cq = engine.create_cq(10).unwrap();
     let small = engine.create_cq(3).unwrap();
-    let create = QpCreate { kind: QpType::Rc, send_cq: cq, recv_cq: small, max_send_wr: 6, max_recv_wr: 4 };
+    let create = QpCreate { recv_cq: small, ..QpCreate::new(QpType::Rc, cq, 6, 4) };
     assert!(matches!(engine.create_qp(&create), Err(DeviceError::Limit { limit: 3, .. })));
     let qpn = engine.create_qp(&QpCreate { recv_cq: cq, ..create }).unwrap();
     assert!((2..=0xff_fffe).contains(&qpn.get()));
@@ -260,7 +260,7 @@ fn a_destroyed_qp_gives_all_buffers_back_and_completes_nothing() {
 fn qps_are_found_by_number_whatever_comes_and_goes() {
     let mut engine = engine(roce_port(D), 5);
     let cq = engine.create_cq(0).unwrap();
-    let create = QpCreate { kind: QpType::Ud, send_cq: cq, recv_cq: cq, max_send_wr: 0, max_recv_wr: 0 };
+    let create = QpCreate::new(QpType::Ud, cq, 0, 0);
     let mut qpns = Vec::new();
     for round in 0..3000 {
         qpns.push(engine.create_qp(&create).unwrap());
@@ -280,7 +280,7 @@ fn ports_are_apart() {
     let ports = vec![roce_port(D), roce_port(D)];
     let mut engine = Engine::new(Config::new(DeviceAttr::new("soft", Guid(1), 2), ports, [1; 32]));
     let cq = engine.create_cq(8).unwrap();
-    let create = QpCreate { kind: QpType::Rc, send_cq: cq, recv_cq: cq, max_send_wr: 2, max_recv_wr: 2 };
+    let create = QpCreate::new(QpType::Rc, cq, 2, 2);
     let [first, second] = [1, 2].map(|port| {
         let qpn = engine.create_qp(&create).unwrap();
         let init = Init { port, ..INIT };
