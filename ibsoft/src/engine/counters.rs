@@ -114,7 +114,9 @@ counters! {
     drop_syndrome,
     /// Responses that do not fit the request.
     drop_bad_response,
-    /// NAKs that change nothing: repeated ones, and sequence NAKs while the peer is not ready.
+    /// Responses behind one that is missing.
+    drop_behind_gap,
+    /// NAKs that change nothing: repeated ones, said or implied, and sequence NAKs while the peer is not ready.
     drop_repeated_nak,
     /// ACKs sent.
     acks_sent,
@@ -134,6 +136,8 @@ counters! {
     fatal_naks_sent,
     /// Sequence NAKs received and acted on.
     sequence_naks_received,
+    /// Answers from which it followed that an earlier response was lost, so that it was asked for again.
+    implied_naks_received,
     /// RNR NAKs received and acted on.
     rnr_naks_received,
     /// Ack timeouts.

@@ -99,7 +99,7 @@ impl Qp {
     /// # Errors
     /// It is not for this QP, or beyond a limit.
     fn check(&self, wr: &SendWr, shared: &Shared) -> Result<Operation, PostError> {
-        at_most("number of buffers", wr.sg.len(), shared.device.max_sge as usize)?;
+        at_most("number of buffers", wr.sg.len(), self.max_sge)?;
         let len = wr.message_len();
         if wr.flags.contains(SendFlags::INLINE) {
             longest(len, shared.device.max_inline_data as usize)?;
@@ -113,7 +113,19 @@ impl Qp {
         };
         longest(len, shared.device.max_message as usize)?;
         if request.has_result() {
-            return Err(invalid("reads and atomics come with the next change"));
+            if wr.flags.contains(SendFlags::INLINE) {
+                return Err(invalid("reads and atomics cannot be inline"));
+            }
+            if let Kind::Rc(rc) = &self.kind {
+                at_most("reads and atomics outstanding", 1, rc.requester.max_rd_atomic().into())?;
+            }
+        }
+        if request.is_atomic() {
+            at_most("number of an atomic's buffers", wr.sg.len(), 1)?;
+            if len < size_of::<u64>() {
+                let what = "too short for the result of an atomic: bytes";
+                return Err(PostError::Limit { what, value: len as u64, limit: size_of::<u64>() as u64 });
+            }
         }
         Ok(Operation::Message(request))
     }

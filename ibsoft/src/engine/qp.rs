@@ -63,6 +63,10 @@ pub(super) enum State {
     Init,
     ReadyToReceive,
     ReadyToSend,
+    /// SQD, and what was started is not complete.
+    Draining,
+    /// SQD.
+    Drained,
     Error,
 }
 
@@ -73,13 +77,25 @@ impl State {
             Self::Init => "INIT",
             Self::ReadyToReceive => "RTR",
             Self::ReadyToSend => "RTS",
+            Self::Draining => "SQD, draining",
+            Self::Drained => "SQD",
             Self::Error => "ERR",
         }
     }
 
     /// Whether sends can be posted.
     pub(super) const fn takes_sends(self) -> bool {
-        matches!(self, Self::ReadyToSend | Self::Error)
+        self.sends() || matches!(self, Self::Error)
+    }
+
+    /// Whether requests leave, be it only those of messages that were started.
+    pub(super) const fn sends(self) -> bool {
+        matches!(self, Self::ReadyToSend | Self::Draining | Self::Drained)
+    }
+
+    /// Whether no message is started.
+    pub(super) const fn drains(self) -> bool {
+        matches!(self, Self::Draining | Self::Drained)
     }
 }
 
@@ -209,6 +225,14 @@ impl Qp {
                 self.datagram()?.psn = sq_psn;
                 self.state = ReadyToSend;
             }
+            (ReadyToSend, Transition::SqDrain) => {
+                self.state = State::Draining;
+                self.finish_drain(shared);
+            }
+            (State::Drained, Transition::SqResume) => {
+                self.state = ReadyToSend;
+                self.wake(shared);
+            }
             (State::Error, Transition::Error) => {}
             (state, Transition::Error) if state != Reset => {
                 self.stop_answers();
@@ -267,6 +291,18 @@ impl Qp {
         rc.ready_to_send(rts, shared.window);
         self.state = State::ReadyToSend;
         Ok(())
+    }
+
+    /// Ends the draining if all is complete that was started. Datagrams are complete when they leave.
+    fn finish_drain(&mut self, shared: &mut Shared) {
+        let is_drained = match &self.kind {
+            Kind::Rc(rc) => rc.requester.is_drained(),
+            Kind::Ud(_) => true,
+        };
+        if self.state == State::Draining && is_drained {
+            self.state = State::Drained;
+            shared.device_event(DeviceEvent::SqDrained(self.qpn));
+        }
     }
 
     fn connected(&mut self) -> Result<&mut Rc, DeviceError> {
@@ -462,7 +498,7 @@ impl Qp {
                 shared,
             ),
             (Kind::Ud(ud), Transport::UD) => {
-                if matches!(self.state, State::ReadyToReceive | State::ReadyToSend) {
+                if self.state == State::ReadyToReceive || self.state.sends() {
                     ud.handle_packet(self.pkey, ingress, &mut self.receives, &self.rq, shared);
                 } else {
                     shared.counters.drop_state += 1;
@@ -477,6 +513,7 @@ impl Qp {
         if let Err(failure) = result {
             self.fail(failure, shared);
         }
+        self.finish_drain(shared);
         self.wake(shared);
     }
 

@@ -75,7 +75,7 @@ impl Rc {
 
     /// Whether a packet may go out now.
     pub(super) fn can_send(&self, state: State) -> bool {
-        self.responder.can_send() || state == State::ReadyToSend && self.requester.can_send()
+        self.responder.can_send() || state.sends() && self.requester.can_send(state.drains())
     }
 
     /// Appends the next packet to `out`: answers first. What was asked before a request that has failed the QP is still
@@ -96,8 +96,8 @@ impl Rc {
         let net = peer.net;
         let len = match self.responder.next_packet(out, peer, shared)? {
             Some(len) => Some(len),
-            None if state == State::ReadyToSend => {
-                let len = self.requester.next_packet(now, out, peer, shared);
+            None if state.sends() => {
+                let len = self.requester.next_packet(now, state.drains(), out, peer, shared);
                 self.arm(side, shared);
                 len
             }
@@ -119,8 +119,8 @@ impl Rc {
         let packet = &ingress.packet;
         let bth = packet.bth();
         let takes = match state {
-            State::ReadyToSend => true,
             State::ReadyToReceive => !bth.opcode.is_response(),
+            state if state.sends() => true,
             _ => false,
         };
         let Some(peer) = self.peer.as_ref().filter(|_| takes) else {
@@ -136,13 +136,7 @@ impl Rc {
             return Ok(());
         }
         if bth.opcode.is_response() {
-            let requester = &mut self.requester;
-            let result = match packet.aeth() {
-                Some(aeth) if bth.opcode == Opcode::RC_ACKNOWLEDGE => {
-                    requester.handle_aeth(now, bth.psn, aeth.syndrome, sq, shared)
-                }
-                _ => requester.handle_other(bth.psn, shared),
-            };
+            let result = self.requester.handle(now, packet, sq, shared);
             self.arm(sq, shared);
             return result.map_err(Failure::Send);
         }

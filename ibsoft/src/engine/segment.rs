@@ -48,7 +48,11 @@ impl Request {
         matches!(self, Self::Read { .. } | Self::FetchAdd { .. } | Self::CompareSwap { .. })
     }
 
-    const fn is_atomic(&self) -> bool {
+    pub(super) const fn is_read(&self) -> bool {
+        matches!(self, Self::Read { .. })
+    }
+
+    pub(super) const fn is_atomic(&self) -> bool {
         matches!(self, Self::FetchAdd { .. } | Self::CompareSwap { .. })
     }
 

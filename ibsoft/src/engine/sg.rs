@@ -28,25 +28,38 @@ pub(super) fn gather(bufs: &[Buf], range: Range<usize>, out: &mut Vec<u8>) {
 
 /// Places `bytes` behind the first `at` bytes of the buffers' capacities. False, and nothing is placed, if there is no
 /// room.
-pub(super) fn scatter(bufs: &mut [Buf], at: usize, mut bytes: &[u8]) -> bool {
+pub(super) fn scatter(bufs: &mut [Buf], at: usize, bytes: &[u8]) -> bool {
     if at + bytes.len() > capacity(bufs) {
         return false;
     }
+    place(bufs.iter_mut().map(Buf::memory_mut), at, bytes);
+    true
+}
+
+/// Places `bytes` behind the first `at` bytes of the buffers' lengths. False, and nothing is placed, if there is no room.
+pub(super) fn fill(bufs: &mut [Buf], at: usize, bytes: &[u8]) -> bool {
+    if at + bytes.len() > bufs.iter().map(|buf| buf.len()).sum() {
+        return false;
+    }
+    place(bufs.iter_mut().map(|buf| &mut buf[..]), at, bytes);
+    true
+}
+
+fn place<'a>(rooms: impl Iterator<Item = &'a mut [u8]>, at: usize, mut bytes: &[u8]) {
     let mut skip = at;
-    for buf in bufs {
+    for room in rooms {
         if bytes.is_empty() {
             break;
         }
-        if skip >= buf.capacity() {
-            skip -= buf.capacity();
+        if skip >= room.len() {
+            skip -= room.len();
             continue;
         }
-        let room = &mut buf.memory_mut()[skip..];
+        let room = &mut room[skip..];
         let (now, later) = bytes.split_at(bytes.len().min(room.len()));
         room[..now.len()].copy_from_slice(now);
         (skip, bytes) = (0, later);
     }
-    true
 }
 
 /// Sets the lengths of buffers that a message of `len` bytes was scattered into.
@@ -66,6 +79,16 @@ mod tests {
 
     fn bufs(lens: &[usize]) -> Vec<Buf> {
         lens.iter().map(|len| Buf::unregistered(*len)).collect()
+    }
+
+    #[test]
+    fn a_read_fills_what_the_buffers_hold() {
+        let mut bufs = bufs(&[4, 4]);
+        bufs[0].resize(1, 0);
+        assert!(!fill(&mut bufs, 2, b"abcd"));
+        assert!(fill(&mut bufs, 0, b"ab") && fill(&mut bufs, 2, b"cde"));
+        assert_eq!((&bufs[0][..], &bufs[1][..]), (&b"a"[..], &b"bcde"[..]));
+        assert_eq!(bufs[0].memory_mut(), b"a\0\0\0");
     }
 
     proptest! {

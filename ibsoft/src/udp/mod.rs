@@ -102,8 +102,7 @@ impl SoftDevice {
         let mtu = addresses.iter().map(LocalAddress::mtu).min().unwrap_or(Mtu::B256);
         let name = config.name.unwrap_or_else(|| default_name(&addresses));
         let guid = node_guid(addresses[0].ip, config.port);
-        let mut engine_config =
-            Config::new(device_attr(name, guid, 1), vec![port(&addresses, mtu)], seed);
+        let mut engine_config = Config::new(device_attr(name, guid, 1), vec![port(&addresses, mtu)], seed);
         let recv_buffer = sockets.iter().map(|socket| socket.recv_buffer).min().unwrap_or(0);
         engine_config.window = window(recv_buffer, mtu).min(engine_config.window);
 

@@ -1,0 +1,227 @@
+//! The sending half of a reliable connection: windows, acknowledgements, responses, retries (spec/softhca.md 2.7 to
+//! 2.9).
+
+mod responses;
+mod send;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use ibdev::Status;
+use ibdev::qp::Rts;
+use ibwire::packet::Transport;
+use ibwire::{Psn, RnrTimer};
+
+use super::post::Work;
+use super::segment::{Message, Request, Segmentation};
+use super::shared::{Shared, Side};
+
+/// The receiver-not-ready retry count that stands for "for ever".
+const RNR_FOR_EVER: u8 = 7;
+
+/// What the requester waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    /// Nothing that has a deadline.
+    Nothing,
+    /// An acknowledgement or a response. The timeout is the attribute each time, it does not back off: the time after
+    /// which a dead peer is noticed stays what the two attributes say.
+    Ack(Instant),
+    /// The time that a receiver-not-ready NAK asked for; nothing is sent meanwhile.
+    Rnr(Instant),
+}
+
+/// PSNs stand in this order: `una`, `next`, `sent`, all modulo 2^24 and within the windows.
+#[derive(Debug)]
+pub(super) struct Requester {
+    /// Posted and not complete, oldest first. `una` is in the first.
+    messages: VecDeque<(Work, Message)>,
+    /// How many packets of the first message are done: acknowledged, or responses of a read that are in place. `una` is
+    /// the one behind them.
+    done: u32,
+    /// Where `next` is: a message, and a packet in it.
+    at: (usize, u32),
+    /// The oldest packet that is not acknowledged, or the oldest response that is missing.
+    una: Psn,
+    /// The PSN to send next; behind `sent` while packets are sent again.
+    next: Psn,
+    /// One past the last PSN ever sent or asked for.
+    sent: Psn,
+    /// Read requests and atomics between `una` and `next`: sent, and not answered in full.
+    asked: u32,
+    /// How many PSNs between `una` and `next` are of read responses.
+    reading: u32,
+    /// Packets since the last one that asked for an acknowledgement.
+    unasked: u32,
+    wait: Wait,
+    /// Whether it was acted on that `una` is missing: by a sequence NAK, or by an answer to a later request. More of the
+    /// same kind changes nothing until there is progress, or a timeout.
+    gap_seen: bool,
+    retries: u8,
+    rnr_retries: u8,
+    timeout: Option<Duration>,
+    retry_count: u8,
+    rnr_retry: u8,
+    max_rd_atomic: u8,
+    cut: Segmentation,
+    /// How many packets of sends and writes, and how many of read responses, are to be on the way at most; of the
+    /// latter, one request less than twice as many.
+    window: u32,
+}
+
+impl Requester {
+    pub(super) fn new() -> Self {
+        let psn = Psn::default();
+        Self {
+            messages: VecDeque::new(),
+            done: 0,
+            at: (0, 0),
+            una: psn,
+            next: psn,
+            sent: psn,
+            asked: 0,
+            reading: 0,
+            unasked: 0,
+            wait: Wait::Nothing,
+            gap_seen: false,
+            retries: 0,
+            rnr_retries: 0,
+            timeout: None,
+            retry_count: 0,
+            rnr_retry: 0,
+            max_rd_atomic: 0,
+            cut: Segmentation::new(Transport::RC, 1, 1),
+            window: 0,
+        }
+    }
+
+    pub(super) fn start(&mut self, rts: &Rts, mtu: usize, window: u16) {
+        let window = u32::from(window.max(1));
+        *self = Self {
+            una: rts.sq_psn,
+            next: rts.sq_psn,
+            sent: rts.sq_psn,
+            retries: rts.retry_count,
+            rnr_retries: rts.rnr_retry,
+            timeout: rts.timeout.ack_timeout(),
+            retry_count: rts.retry_count,
+            rnr_retry: rts.rnr_retry,
+            max_rd_atomic: rts.max_rd_atomic,
+            cut: Segmentation::new(Transport::RC, mtu, window),
+            window,
+            ..Self::new()
+        };
+    }
+
+    /// How many reads and atomics may be outstanding.
+    pub(super) fn max_rd_atomic(&self) -> u8 {
+        self.max_rd_atomic
+    }
+
+    pub(super) fn post(&mut self, work: Work, request: Request) {
+        let message = self.cut.message(request, work.message_len());
+        self.messages.push_back((work, message));
+    }
+
+    /// Takes the oldest message that is not complete.
+    pub(super) fn pop(&mut self) -> Option<Work> {
+        self.wait = Wait::Nothing;
+        self.messages.pop_front().map(|(work, _)| work)
+    }
+
+    /// Whether all that was started is complete.
+    pub(super) fn is_drained(&self) -> bool {
+        self.una == self.sent && self.done == 0
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout).
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match self.wait {
+            Wait::Nothing => None,
+            Wait::Ack(at) | Wait::Rnr(at) => Some(at),
+        }
+    }
+
+    fn restart_timer(&mut self, now: Instant) {
+        self.wait = self.timeout.map_or(Wait::Nothing, |timeout| Wait::Ack(now + timeout));
+    }
+
+    /// `una` has moved. All patience is renewed.
+    fn progress(&mut self, now: Instant) {
+        self.retries = self.retry_count;
+        self.rnr_retries = self.rnr_retry;
+        self.gap_seen = false;
+        if self.next.distance(self.una) < 0 {
+            self.rewind();
+        }
+        if self.next == self.una {
+            self.wait = Wait::Nothing;
+        } else {
+            self.restart_timer(now);
+        }
+    }
+
+    /// Moves `una` by one packet or more of the first message; the last of them completes it.
+    fn pass(&mut self, packets: u32, side: &mut Side, shared: &mut Shared) {
+        self.una = self.una.offset(packets);
+        self.done += packets;
+        if self.messages.front().is_some_and(|(_, message)| message.packets <= self.done)
+            && let Some((work, message)) = self.messages.pop_front()
+        {
+            self.done = 0;
+            self.at.0 = self.at.0.saturating_sub(1);
+            let len = if message.request.has_result() { message.len } else { 0 };
+            work.succeed(len, side, shared);
+        }
+    }
+
+    /// Goes back to the oldest packet that is not acknowledged, or the oldest response that is missing.
+    fn rewind(&mut self) {
+        self.next = self.una;
+        self.at = (0, self.done);
+        self.asked = 0;
+        self.reading = 0;
+        self.unasked = 0;
+        self.wait = Wait::Nothing;
+    }
+
+    /// Sends everything again that is not acknowledged, while retries are left.
+    fn retry(&mut self) -> Result<(), Status> {
+        self.retries = self.retries.checked_sub(1).ok_or(Status::RETRY_EXC_ERR)?;
+        self.rewind();
+        Ok(())
+    }
+
+    fn handle_rnr(&mut self, now: Instant, timer: RnrTimer, shared: &mut Shared) -> Result<(), Status> {
+        if matches!(self.wait, Wait::Rnr(_)) {
+            shared.counters.drop_repeated_nak += 1;
+            return Ok(());
+        }
+        shared.counters.rnr_naks_received += 1;
+        if self.rnr_retry != RNR_FOR_EVER {
+            self.rnr_retries = self.rnr_retries.checked_sub(1).ok_or(Status::RNR_RETRY_EXC_ERR)?;
+        }
+        self.rewind();
+        self.wait = Wait::Rnr(now + timer.duration());
+        Ok(())
+    }
+
+    /// To be called at [`deadline`](Self::deadline) or later.
+    ///
+    /// # Errors
+    /// The status with which the oldest message fails, and the QP with it.
+    pub(super) fn handle_timeout(&mut self, now: Instant, shared: &mut Shared) -> Result<(), Status> {
+        match self.wait {
+            Wait::Ack(at) if at <= now => {
+                shared.counters.timeouts += 1;
+                self.gap_seen = false;
+                self.retry()
+            }
+            Wait::Rnr(at) if at <= now => {
+                self.wait = Wait::Nothing;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What the peer answers: acknowledgements, NAKs, the results of reads and atomics (spec/softhca.md 2.8).
+
+use std::time::Instant;
+
+use ibdev::Status;
+use ibwire::Psn;
+use ibwire::packet::{AtomicAckEth, NakCode, Opcode, Syndrome, SyndromeKind, TransportPacket};
+
+use super::{Requester, Wait};
+use crate::engine::sg;
+use crate::engine::shared::{Shared, Side};
+
+impl Requester {
+    /// Handles a response.
+    ///
+    /// One to a PSN that was not sent is dropped, whatever it is: also a NAK for the PSN that is sent next, because a
+    /// responder refuses only what it has received.
+    ///
+    /// # Errors
+    /// The status with which the oldest message fails, and the QP with it.
+    pub(in crate::engine) fn handle(
+        &mut self,
+        now: Instant,
+        packet: &TransportPacket<'_>,
+        side: &mut Side,
+        shared: &mut Shared,
+    ) -> Result<(), Status> {
+        let (psn, opcode) = (packet.bth().psn, packet.bth().opcode);
+        if psn.distance(self.sent) >= 0 {
+            shared.counters.drop_future_response += 1;
+            return Ok(());
+        }
+        if psn.distance(self.una) < 0 {
+            shared.counters.drop_stale_response += 1;
+            return Ok(());
+        }
+        let syndrome = packet.aeth().map(|aeth| aeth.syndrome);
+        match syndrome {
+            Some(syndrome) if opcode == Opcode::RC_ACKNOWLEDGE => {
+                return self.handle_acknowledge(now, psn, syndrome, side, shared);
+            }
+            Some(syndrome) if !matches!(syndrome.kind(), SyndromeKind::Ack(_)) => {
+                shared.counters.drop_syndrome += 1;
+                return Ok(());
+            }
+            _ => {}
+        }
+        self.acknowledge(now, psn, side, shared);
+        if self.una != psn {
+            shared.counters.drop_behind_gap += 1;
+            self.restart_at_gap(shared);
+            return Ok(());
+        }
+        match packet.atomic_ack() {
+            Some(result) => self.handle_atomic(now, result, side, shared),
+            None => self.handle_read(now, opcode, packet.payload(), side, shared),
+        }
+    }
+
+    fn handle_acknowledge(
+        &mut self,
+        now: Instant,
+        psn: Psn,
+        syndrome: Syndrome,
+        side: &mut Side,
+        shared: &mut Shared,
+    ) -> Result<(), Status> {
+        match syndrome.kind() {
+            SyndromeKind::Ack(_) => {
+                let to = psn.offset(1);
+                self.acknowledge(now, to, side, shared);
+                if self.una != to && !self.restart_at_gap(shared) {
+                    shared.counters.drop_repeated_nak += 1;
+                }
+            }
+            SyndromeKind::Rnr(timer) => {
+                self.acknowledge(now, psn, side, shared);
+                return self.handle_rnr(now, timer, shared);
+            }
+            SyndromeKind::Nak(NakCode::PSN_SEQUENCE_ERROR) => {
+                self.acknowledge(now, psn, side, shared);
+                if self.gap_seen || matches!(self.wait, Wait::Rnr(_)) {
+                    shared.counters.drop_repeated_nak += 1;
+                } else {
+                    shared.counters.sequence_naks_received += 1;
+                    self.gap_seen = true;
+                    self.retry()?;
+                }
+            }
+            SyndromeKind::Nak(code) => {
+                let status = match code {
+                    NakCode::INVALID_REQUEST => Status::REM_INV_REQ_ERR,
+                    NakCode::REMOTE_ACCESS_ERROR => Status::REM_ACCESS_ERR,
+                    NakCode::REMOTE_OPERATIONAL_ERROR => Status::REM_OP_ERR,
+                    _ => {
+                        shared.counters.drop_syndrome += 1;
+                        return Ok(());
+                    }
+                };
+                self.acknowledge(now, psn, side, shared);
+                return Err(status);
+            }
+            SyndromeKind::Reserved => shared.counters.drop_syndrome += 1,
+        }
+        Ok(())
+    }
+
+    /// Takes the sends and writes before `to` as acknowledged, up to the first read or atomic: only its response ends
+    /// that.
+    fn acknowledge(&mut self, now: Instant, to: Psn, side: &mut Side, shared: &mut Shared) {
+        let before = self.una;
+        while let Some((_, message)) = self.messages.front() {
+            let acknowledged = to.distance(self.una);
+            if acknowledged <= 0 || message.request.has_result() {
+                break;
+            }
+            self.pass((message.packets - self.done).min(acknowledged as u32), side, shared);
+        }
+        if self.una != before {
+            self.progress(now);
+        }
+    }
+
+    /// The peer has answered more than the read or atomic at `una`, whose response is lost: that and what lies behind
+    /// it is sent again. It costs no retry, because it happens once until there is progress or a timeout. False if it is
+    /// about to happen anyway.
+    fn restart_at_gap(&mut self, shared: &mut Shared) -> bool {
+        if self.gap_seen || self.next == self.una || matches!(self.wait, Wait::Rnr(_)) {
+            return false;
+        }
+        shared.counters.implied_naks_received += 1;
+        self.gap_seen = true;
+        self.rewind();
+        true
+    }
+
+    /// Stores the result of the atomic at `una`.
+    fn handle_atomic(
+        &mut self,
+        now: Instant,
+        result: AtomicAckEth,
+        side: &mut Side,
+        shared: &mut Shared,
+    ) -> Result<(), Status> {
+        let Some((work, _)) = self.messages.front_mut().filter(|(_, message)| message.request.is_atomic())
+        else {
+            shared.counters.drop_bad_response += 1;
+            return Err(Status::BAD_RESP_ERR);
+        };
+        if !sg::fill(&mut work.sg, 0, &result.original.to_ne_bytes()) {
+            return Err(Status::LOC_PROT_ERR);
+        }
+        if self.next != self.una {
+            self.asked -= 1;
+        }
+        self.pass(1, side, shared);
+        self.progress(now);
+        Ok(())
+    }
+
+    /// Places a packet of the response to the read at `una`. Where it belongs follows from its PSN. A response that was
+    /// asked for again may begin with any kind of packet, it ends where the first one did.
+    fn handle_read(
+        &mut self,
+        now: Instant,
+        opcode: Opcode,
+        payload: &[u8],
+        side: &mut Side,
+        shared: &mut Shared,
+    ) -> Result<(), Status> {
+        let index = self.done;
+        let Some((work, message)) =
+            self.messages.front_mut().filter(|(_, message)| message.request.is_read())
+        else {
+            shared.counters.drop_bad_response += 1;
+            return Err(Status::BAD_RESP_ERR);
+        };
+        let range = self.cut.range(message, index);
+        let ends = index + 1 == self.cut.read_end(message, index);
+        if payload.len() != range.len() || ends != (opcode.is_last() || opcode.is_only()) {
+            shared.counters.drop_bad_response += 1;
+            return Err(Status::LOC_LEN_ERR);
+        }
+        if !sg::fill(&mut work.sg, range.start, payload) {
+            return Err(Status::LOC_PROT_ERR);
+        }
+        if self.next != self.una {
+            self.reading -= 1;
+            self.asked -= u32::from(ends);
+        }
+        self.pass(1, side, shared);
+        self.progress(now);
+        Ok(())
+    }
+}

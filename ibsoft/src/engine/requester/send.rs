@@ -1,0 +1,80 @@
+//! What leaves, and when.
+
+use std::time::Instant;
+
+use ibdev::SendFlags;
+use ibwire::packet::Bth;
+
+use super::{Requester, Wait};
+use crate::engine::rc::Peer;
+use crate::engine::shared::Shared;
+
+impl Requester {
+    /// Whether a packet may go out now: any, or with `draining` only what belongs to messages that were started.
+    pub(in crate::engine) fn can_send(&self, draining: bool) -> bool {
+        let (place, index) = self.at;
+        let Some((work, message)) = self.messages.get(place) else { return false };
+        let in_flight = self.next.distance(self.una) as u32 - self.reading;
+        if matches!(self.wait, Wait::Rnr(_)) || in_flight >= self.window {
+            return false;
+        }
+        let starts = index == 0;
+        if starts && draining && self.next == self.sent {
+            return false;
+        }
+        if starts && self.asked > 0 && work.flags.contains(SendFlags::FENCE) {
+            return false;
+        }
+        !message.request.has_result()
+            || self.asked < u32::from(self.max_rd_atomic) && self.reading < self.window
+    }
+
+    /// Appends the next packet to `out`, if one may go out, and returns its length.
+    pub(in crate::engine) fn next_packet(
+        &mut self,
+        now: Instant,
+        draining: bool,
+        out: &mut Vec<u8>,
+        peer: &Peer,
+        shared: &mut Shared,
+    ) -> Option<usize> {
+        if !self.can_send(draining) {
+            return None;
+        }
+        let (place, index) = self.at;
+        let (work, message) = self.messages.get(place)?;
+        let segment = self.cut.segment(message, index);
+        let has_result = message.request.has_result();
+        self.unasked += 1;
+        let ack_req = segment.last || has_result || 2 * self.unasked >= self.window;
+        if ack_req {
+            self.unasked = 0;
+        }
+        let bth = Bth {
+            solicited: segment.completes && work.flags.contains(SendFlags::SOLICITED),
+            ack_req,
+            ..peer.bth(segment.opcode, self.next)
+        };
+        let len = segment.write(out, bth, &work.sg);
+
+        if has_result {
+            self.asked += 1;
+            if message.request.is_read() {
+                self.reading += segment.psns;
+            }
+        }
+        self.at = if segment.last { (place + 1, 0) } else { (place, index + segment.psns) };
+        let again = self.next.distance(self.sent) < 0;
+        self.next = self.next.offset(segment.psns);
+        if self.next.distance(self.sent) > 0 {
+            self.sent = self.next;
+        }
+        if again {
+            shared.counters.retransmitted += 1;
+        }
+        if self.wait == Wait::Nothing {
+            self.restart_timer(now);
+        }
+        Some(len)
+    }
+}
