@@ -18,7 +18,7 @@ use crate::data::{Fresh, SetupError, to_rts};
 use crate::error::{AcceptError, QpStep};
 use crate::handshake::{Handshake, before};
 use crate::incoming::Waiting;
-use crate::message::Recv;
+use crate::options::{Options, option_setters};
 use crate::peer::Peer;
 use crate::proto::message::IpHeader;
 use crate::proto::{self, CommandError, Invalid, Reject, Request, Role};
@@ -48,11 +48,7 @@ struct AcceptConfig {
     service_id: ServiceId,
     by_ip: bool,
     private_data: PrivateData<196>,
-    disconnect_data: PrivateData<224>,
-    recv: Recv,
-    responder_resources: Option<u8>,
-    initiator_depth: Option<u8>,
-    rnr_retry_count: u8,
+    options: Options,
     deadline: Option<Duration>,
 }
 
@@ -71,11 +67,7 @@ impl Accept {
             service_id,
             by_ip,
             private_data: PrivateData::EMPTY,
-            disconnect_data: PrivateData::EMPTY,
-            recv: Recv::default(),
-            responder_resources: None,
-            initiator_depth: None,
-            rnr_retry_count: 7,
+            options: Options::default(),
             deadline: None,
         };
         Self { config: Some(config), run: None }
@@ -88,36 +80,15 @@ impl Accept {
         self
     }
 
+    fn option(self, f: impl FnOnce(&mut Options)) -> Self {
+        self.set(|config| f(&mut config.options))
+    }
+
+    option_setters!();
+
     /// What goes to the peer's program in the REP.
     pub fn private_data(self, data: impl Into<PrivateData<196>>) -> Self {
         self.set(|config| config.private_data = data.into())
-    }
-
-    /// What goes to the peer's program in the DREP, should it disconnect first.
-    pub fn disconnect_data(self, data: impl Into<PrivateData<224>>) -> Self {
-        self.set(|config| config.disconnect_data = data.into())
-    }
-
-    /// The receive buffers. Default: 16 of 4 KiB.
-    pub fn recv(self, recv: Recv) -> Self {
-        self.set(|config| config.recv = recv)
-    }
-
-    /// How many RDMA reads and atomics of the peer this side serves at once. Default: as many as the peer asks
-    /// for and the device can.
-    pub fn responder_resources(self, count: u8) -> Self {
-        self.set(|config| config.responder_resources = Some(count))
-    }
-
-    /// How many RDMA reads and atomics this side will have outstanding. Default: as many as the peer offers and
-    /// the device can.
-    pub fn initiator_depth(self, count: u8) -> Self {
-        self.set(|config| config.initiator_depth = Some(count))
-    }
-
-    /// How often the peer repeats a message that finds no receive posted, 0..=7; 7, the default, is for ever.
-    pub fn rnr_retry_count(self, count: u8) -> Self {
-        self.set(|config| config.rnr_retry_count = count)
     }
 
     /// How long it may take until the peer has confirmed. Default: as long as the retries last that the peer
@@ -139,27 +110,29 @@ impl AcceptConfig {
         }
         let started = now();
         let deadline = self.deadline.and_then(|deadline| started.checked_add(deadline));
-        let (handshake, recv) = (self.handshake, self.recv);
+        let (handshake, options) = (self.handshake, self.options);
         let shared = Arc::clone(handshake.shared());
         let conn = handshake.slot().handle;
 
         let mut accept = proto::Accept::new(ibwire::Qpn::default());
-        accept.responder_resources = self.responder_resources;
-        accept.initiator_depth = self.initiator_depth;
-        accept.rnr_retry_count = self.rnr_retry_count;
+        accept.responder_resources = options.responder_resources;
+        accept.initiator_depth = options.initiator_depth;
+        accept.rnr_retry_count = options.rnr_retry_count;
+        accept.srq = options.recv.is_shared();
         accept.private_data = self.private_data;
         accept.deadline = deadline;
 
         let device = shared.device()?;
-        recv.check(device.attr())?;
+        let memory = options.memory::<AcceptError>(&shared, device.attr())?;
         let setup = async {
-            let fresh = Fresh::create(&*device, &shared.spares, recv).await.map_err(Failed::Setup)?;
+            let fresh = Fresh::create(&*device, memory, options.recv).await.map_err(Failed::Setup)?;
             let qp = fresh.qp();
             accept.qpn = fresh.qpn();
             let attrs = shared.engine().endpoint.accept_attrs(conn, &accept).map_err(Failed::Command)?;
             let parked = &handshake.slot().parked;
-            let (queues, pool) = fresh.init(attrs.init, parked, &shared).await.map_err(Failed::Setup)?;
-            pool.attach(&shared, conn);
+            let mut queues = fresh.init(attrs.init, parked, &shared).await.map_err(Failed::Setup)?;
+            queues.attach(&shared, conn);
+            queues.set_initiator_depth(attrs.rts.max_rd_atomic);
             to_rts(&*qp, attrs.rtr, attrs.rts).await.map_err(Failed::Setup)?;
             Ok(queues)
         };
@@ -170,7 +143,7 @@ impl AcceptConfig {
         let result = made.and_then(|queues| {
             handshake.slot().with(&shared, |state| state.queues = Some(queues));
             shared.command(|engine| {
-                engine.endpoint.set_disconnect_data(conn, self.disconnect_data)?;
+                engine.endpoint.set_disconnect_data(conn, options.disconnect_data)?;
                 engine.endpoint.accept(now(), conn, accept)
             })?;
             Ok(())

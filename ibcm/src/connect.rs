@@ -20,7 +20,7 @@ use crate::default_device;
 use crate::error::{ConnectError, QpStep};
 use crate::handshake::{Handshake, before};
 use crate::hca::Hca;
-use crate::message::Recv;
+use crate::options::{Options, option_setters};
 use crate::parked::Parked;
 use crate::path::{Path, ServicePath};
 use crate::peer::Peer;
@@ -54,15 +54,11 @@ struct ConnectConfig {
     /// For IP the first 56 bytes count.
     private_data: [u8; 92],
     rtu_data: PrivateData<224>,
-    disconnect_data: PrivateData<224>,
-    recv: Recv,
+    options: Options,
     deadline: Duration,
     response_timeout: Option<Duration>,
     max_cm_retries: Option<u8>,
     retry_count: u8,
-    rnr_retry_count: u8,
-    responder_resources: Option<u8>,
-    initiator_depth: Option<u8>,
 }
 
 #[derive(Debug, Clone)]
@@ -111,15 +107,11 @@ impl<const N: usize> Connect<N> {
             device: None,
             private_data: [0; 92],
             rtu_data: PrivateData::EMPTY,
-            disconnect_data: PrivateData::EMPTY,
-            recv: Recv::default(),
+            options: Options::default(),
             deadline: Duration::from_secs(10),
             response_timeout: None,
             max_cm_retries: None,
             retry_count: 7,
-            rnr_retry_count: 7,
-            responder_resources: None,
-            initiator_depth: None,
         };
         Self { config: Some(config), run: None }
     }
@@ -131,6 +123,12 @@ impl<const N: usize> Connect<N> {
         self
     }
 
+    fn option(self, f: impl FnOnce(&mut Options)) -> Self {
+        self.set(|config| f(&mut config.options))
+    }
+
+    option_setters!();
+
     /// What goes to the peer's program in the REQ.
     pub fn private_data(self, data: impl Into<PrivateData<N>>) -> Self {
         const { assert!(N <= 92, "a REQ has room for 92 bytes") };
@@ -141,11 +139,6 @@ impl<const N: usize> Connect<N> {
     /// What goes to the peer's program in the RTU.
     pub fn rtu_data(self, data: impl Into<PrivateData<224>>) -> Self {
         self.set(|config| config.rtu_data = data.into())
-    }
-
-    /// What goes to the peer's program in the DREP, should it disconnect first.
-    pub fn disconnect_data(self, data: impl Into<PrivateData<224>>) -> Self {
-        self.set(|config| config.disconnect_data = data.into())
     }
 
     /// How long everything may take, from the first poll until the RTU is sent. More than zero; default 10 s.
@@ -173,27 +166,6 @@ impl<const N: usize> Connect<N> {
     /// 0..=7. Default 7.
     pub fn retry_count(self, count: u8) -> Self {
         self.set(|config| config.retry_count = count)
-    }
-
-    /// How often the peer repeats a message that finds no receive posted, 0..=7; 7, the default, is for ever.
-    pub fn rnr_retry_count(self, count: u8) -> Self {
-        self.set(|config| config.rnr_retry_count = count)
-    }
-
-    /// How many RDMA reads and atomics of the peer this side serves at once. Default: as many as the device
-    /// can.
-    pub fn responder_resources(self, count: u8) -> Self {
-        self.set(|config| config.responder_resources = Some(count))
-    }
-
-    /// How many RDMA reads and atomics this side will have outstanding. Default: as many as the device can.
-    pub fn initiator_depth(self, count: u8) -> Self {
-        self.set(|config| config.initiator_depth = Some(count))
-    }
-
-    /// The receive buffers. Default: 16 of 4 KiB.
-    pub fn recv(self, recv: Recv) -> Self {
-        self.set(|config| config.recv = recv)
     }
 
     /// The HCA to connect from. With a [`ServicePath`], which has one already, it can only be the same.
@@ -269,7 +241,8 @@ impl ConnectConfig {
         let hca = resolved.path.port().hca().clone();
         let shared = Arc::clone(hca.shared());
         let device = shared.device()?;
-        self.recv.check(device.attr())?;
+        let options = &self.options;
+        let memory = options.memory::<ConnectError>(&shared, device.attr())?;
         let mut connect =
             proto::Connect::new(resolved.path.inner(), resolved.service_id, ibwire::Qpn::default());
         self.fill(&mut connect, resolved, deadline)?;
@@ -277,21 +250,20 @@ impl ConnectConfig {
 
         let parked = Arc::<Parked>::default();
         let setup = async {
-            let fresh = Fresh::create(&*device, &shared.spares, self.recv).await?;
+            let fresh = Fresh::create(&*device, memory, options.recv.clone()).await?;
             let (qpn, qp) = (fresh.qpn(), fresh.qp());
-            let (queues, pool) = fresh.init(init, &parked, &shared).await?;
-            Ok::<_, SetupError>((qpn, qp, queues, pool))
+            Ok::<_, SetupError>((qpn, qp, fresh.init(init, &parked, &shared).await?))
         };
         let made = before(started, deadline, setup).await;
-        let (qpn, qp, queues, pool) = made.map_err(|waited| ConnectError::Deadline { waited })??;
+        let (qpn, qp, queues) = made.map_err(|waited| ConnectError::Deadline { waited })??;
         connect.qpn = qpn;
         let slot = shared.command(|engine| {
             engine.device()?;
             let (path, service_id) = (connect.path, connect.service_id);
             let conn = engine.endpoint.connect(now(), connect)?;
-            pool.attach(&shared, conn);
+            queues.attach(&shared, conn);
             // Dead or alive: it is the one that was just made.
-            let _ = engine.endpoint.set_disconnect_data(conn, self.disconnect_data);
+            let _ = engine.endpoint.set_disconnect_data(conn, options.disconnect_data);
             Ok::<_, ConnectError>(engine.new_slot(conn, service_id, &path, Some((parked, queues))))
         })?;
         let span = slot.span.clone();
@@ -313,9 +285,10 @@ impl ConnectConfig {
         connect.local_response_timeout = timing.local_response_timeout;
         connect.max_cm_retries = self.max_cm_retries.unwrap_or(timing.max_cm_retries);
         connect.retry_count = self.retry_count;
-        connect.rnr_retry_count = self.rnr_retry_count;
-        connect.responder_resources = self.responder_resources;
-        connect.initiator_depth = self.initiator_depth;
+        connect.rnr_retry_count = self.options.rnr_retry_count;
+        connect.responder_resources = self.options.responder_resources;
+        connect.initiator_depth = self.options.initiator_depth;
+        connect.srq = self.options.recv.is_shared();
         connect.private_data = resolved.private_data;
         connect.deadline = deadline;
         Ok(())
@@ -347,7 +320,12 @@ impl ConnectConfig {
             Err(CommandError::Invalid(invalid)) => return Err(invalid.into()),
             Err(_) => return Err(ended(&handshake)),
         }
-        handshake.slot().with(&shared, |state| state.established = true);
+        handshake.slot().with(&shared, |state| {
+            state.established = true;
+            if let Some(queues) = &mut state.queues {
+                queues.set_initiator_depth(attrs.rts.max_rd_atomic);
+            }
+        });
         tracing::debug!("established");
         let record = resolved.path.record();
         Ok(Connection::new(

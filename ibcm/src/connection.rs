@@ -9,10 +9,9 @@ use tokio::task::coop::cooperative;
 
 use crate::closed::Closed;
 use crate::disconnect::Disconnect;
-use crate::error::RecvError;
+use crate::error::{OpCause, OpError, RecvError};
 use crate::handshake::{Handshake, poll_slot, wait};
 use crate::message::Message;
-use crate::ops::SendOp;
 use crate::parked::Ticket;
 use crate::peer::Peer;
 use crate::proto::{DisconnectCause, Role};
@@ -80,30 +79,6 @@ impl Connection {
         &self.slot
     }
 
-    /// Sends the buffer as one message. Awaited, it gives the buffer back when the peer's device has the
-    /// message.
-    ///
-    /// # Errors
-    /// [`OpError`](crate::OpError), with the buffer.
-    ///
-    /// # Cancel safety
-    /// Dropped before the message has its place in the send queue, nothing happened. Later, it is sent all the
-    /// same; the buffer goes home when it is done, and a failure ends the connection.
-    pub fn send(&self, buf: Buf) -> SendOp<'_, Buf> {
-        SendOp::new(self, buf)
-    }
-
-    /// Sends a copy of the bytes as one message, by way of the connection's own buffers.
-    ///
-    /// # Errors
-    /// [`OpError`](crate::OpError).
-    ///
-    /// # Cancel safety
-    /// As [`send`](Self::send).
-    pub fn send_copy<'a>(&'a self, data: &'a [u8]) -> SendOp<'a, ()> {
-        SendOp::copy(self, data)
-    }
-
     /// The next message; `None` when the peer has disconnected and all that it had sent was read.
     ///
     /// # Errors
@@ -115,6 +90,26 @@ impl Connection {
         let mut ticket = Ticket::new(&self.slot.parked);
         let next = poll_fn(|cx| poll_slot(&self.shared, &self.slot, &mut ticket, cx, &mut next_message));
         cooperative(next).await
+    }
+
+    /// Posts a buffer of the program's for one message, behind the receives that are posted already: messages take
+    /// buffers in the order in which they were posted. The [`Message`] that comes in it gives it back; dropped,
+    /// it goes to its own pool, or is freed.
+    ///
+    /// As many may be posted at once as the connection has receive buffers of its own.
+    ///
+    /// # Errors
+    /// [`OpError`] with the buffer: [`OpCause::Invalid`] if as many are posted, [`OpCause::Device`] with a shared
+    /// receive queue, [`OpCause::Closed`] once the connection has ended.
+    pub fn post_recv(&self, buf: Buf) -> Result<(), OpError> {
+        let result = self.slot.with(&self.shared, |state| match (&state.end, &mut state.queues) {
+            (None, Some(queues)) => match queues.broken() {
+                None => queues.post_recv(buf),
+                Some(status) => Err((OpCause::Status(status), buf)),
+            },
+            _ => Err((OpCause::Closed, buf)),
+        });
+        result.map_err(|(cause, buf)| OpError { cause, buf: Some(buf) })
     }
 
     /// Disconnects: no new sends, then the posted ones complete, then the DREQ exchange. Gives a report and
@@ -164,8 +159,11 @@ impl Connection {
     /// What has gone over it so far.
     pub fn stats(&self) -> ConnectionStats {
         self.slot.with(&self.shared, |state| {
-            let counters = state.queues.as_ref().map(|queues| queues.counters()).unwrap_or_default();
-            ConnectionStats::from(counters)
+            let counters = state.queues.as_mut().map(|queues| {
+                queues.drain();
+                queues.counters()
+            });
+            ConnectionStats::from(counters.unwrap_or_default())
         })
     }
 }
@@ -202,6 +200,9 @@ impl Drop for Connection {
     fn drop(&mut self) {
         let over = self.slot.with(&self.shared, |state| {
             state.disconnecting = true;
+            if let Some(queues) = &mut state.queues {
+                queues.discard_messages();
+            }
             state.end.is_some()
         });
         if over {

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use ibdev::{AgentSpec, Device, DeviceError, DeviceEvent, MadAgent, OutgoingMad, ReceivedMad};
+use ibdev::{AgentSpec, Device, DeviceError, DeviceEvent, MadAgent, OutgoingMad, ReceivedMad, Status};
+use ibwire::Qpn;
 use ibwire::mad::{Method, MgmtClass};
 use tokio::time::Sleep;
 
@@ -15,8 +16,8 @@ use crate::clock::now;
 use crate::incoming::Waiting;
 use crate::listener::Backlog;
 use crate::mad_trace::{self, Direction};
-use crate::proto::{Event, LocalPort};
-use crate::shared::{Counters, Engine, Phase, Shared};
+use crate::proto::{ConnHandle, Event, LocalPort};
+use crate::shared::{Counters, Engine, Hungry, Phase, Shared};
 use crate::slot::Slot;
 
 /// Rounds in one poll before other tasks get a turn.
@@ -120,9 +121,13 @@ impl Driver {
                         }
                     }
                 }
-                DeviceEvent::QpError(qpn) => {
-                    if let Some(slot) = self.shared.slot_of_qp(qpn) {
-                        slot.qp_error(&self.shared, qpn);
+                DeviceEvent::QpError(qpn) | DeviceEvent::QpRequestError(qpn) => {
+                    self.qp_error(qpn, Status::GENERAL_ERR);
+                }
+                DeviceEvent::QpAccessError(qpn) => self.qp_error(qpn, Status::LOC_ACCESS_ERR),
+                DeviceEvent::SrqLimit(number) => {
+                    if let Some(queue) = self.shared.shared_recv(number) {
+                        queue.is_exhausted();
                     }
                 }
                 DeviceEvent::Gone => self.gone(),
@@ -130,6 +135,13 @@ impl Driver {
             }
         }
         busy
+    }
+
+    /// A queue pair has gone to the error state by itself.
+    fn qp_error(&self, qpn: Qpn, status: Status) {
+        if let Some(slot) = self.shared.slot_of_qp(qpn) {
+            slot.qp_error(&self.shared, qpn, status);
+        }
     }
 
     /// The device was removed.
@@ -225,17 +237,28 @@ impl Driver {
     /// Posts receive buffers that came home.
     fn feed(&mut self) -> bool {
         let hungry = self.shared.take_hungry();
-        for conn in &hungry {
-            let slot = self.shared.engine().slots.get(conn).cloned();
-            if let Some(slot) = slot {
-                slot.with(&self.shared, |state| {
-                    if let Some(queues) = &mut state.queues {
-                        queues.repost();
+        for who in &hungry {
+            match who {
+                Hungry::Connection(conn) => self.feed_connection(*conn),
+                Hungry::Shared(queue) => {
+                    if let Some(queue) = queue.upgrade() {
+                        queue.refill();
                     }
-                });
+                }
             }
         }
         !hungry.is_empty()
+    }
+
+    fn feed_connection(&self, conn: ConnHandle) {
+        let slot = self.shared.engine().slots.get(&conn).cloned();
+        if let Some(slot) = slot {
+            slot.with(&self.shared, |state| {
+                if let Some(queues) = &mut state.queues {
+                    queues.repost();
+                }
+            });
+        }
     }
 
     fn send(&mut self, cx: &mut Context<'_>) -> bool {

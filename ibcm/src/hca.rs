@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use ibdev::Buf;
 use ibwire::Gid;
 
 use crate::device_spec::DeviceSpec;
@@ -18,7 +17,8 @@ use crate::stats::Stats;
 /// An open HCA (host channel adapter): the device, its connection manager and all their connections.
 ///
 /// A cheap handle; clones are the same HCA. When the last one is dropped, [`Listener`](crate::Listener),
-/// [`Port`] and [`Path`](crate::Path) being handles too, it closes as soon as its last connection has ended.
+/// [`Port`], [`Path`](crate::Path) and [`Domain`](crate::Domain) being handles too, it closes as soon as its last
+/// connection has ended.
 /// When the runtime ends, all ends at once.
 #[derive(Clone)]
 pub struct Hca(Arc<Handle>);
@@ -127,19 +127,6 @@ impl Hca {
     /// Finds a path to the port with this GID, from the first port that has one.
     pub fn path_to(&self, dgid: Gid) -> PathBuilder {
         PathBuilder::new(Origin::Any(self.ports()), dgid)
-    }
-
-    /// Allocates a buffer of `len` zero bytes that this device can send from and receive into.
-    ///
-    /// # Errors
-    /// [`Error::Device`].
-    ///
-    /// # Cancel safety
-    /// Dropped, nothing is left behind.
-    pub async fn alloc(&self, len: usize) -> Result<Buf, Error> {
-        let device = self.shared().device()?;
-        let mut bufs = device.domain().alloc(1, len).await?;
-        bufs.pop().ok_or(Error::Device(ibdev::DeviceError::Unsupported { what: "one buffer" }))
     }
 
     /// Its counters at this moment.

@@ -33,7 +33,9 @@
 //!
 //! - [`Hca`]: a device with its connection manager; [`Hca::path_to`] finds the way to a peer.
 //! - [`Listener`] takes requests, [`IncomingRequest`] is answered by moving it, [`Connection::connect`] asks.
-//! - [`Connection`] sends and receives messages and disconnects.
+//! - [`Connection`] sends and receives messages, reads and writes the peer's memory, and disconnects.
+//! - [`Hca::alloc`] and [`Hca::pool`] give buffers, [`Hca::expose`] memory for peers, [`Hca::domain`] keeps
+//!   tenants apart, [`Hca::shared_recv`] spares memory when there are many connections.
 //! - [`proto`] is the engine underneath, sans-IO, for another runtime.
 //! - [`sim`] is a subnet within the process, for tests of your own programs.
 //!
@@ -78,11 +80,15 @@ mod listener;
 #[cfg(feature = "runtime")]
 mod mad_trace;
 #[cfg(feature = "runtime")]
+mod memory;
+#[cfg(feature = "runtime")]
 mod message;
 #[cfg(feature = "runtime")]
 mod open;
 #[cfg(feature = "runtime")]
 mod ops;
+#[cfg(feature = "runtime")]
+mod options;
 #[cfg(feature = "runtime")]
 mod parked;
 #[cfg(feature = "runtime")]
@@ -92,11 +98,15 @@ mod peer;
 #[cfg(feature = "runtime")]
 mod port;
 #[cfg(feature = "runtime")]
+mod recv;
+#[cfg(feature = "runtime")]
 mod reject;
 #[cfg(feature = "runtime")]
 mod route;
 #[cfg(feature = "runtime")]
 mod shared;
+#[cfg(feature = "runtime")]
+mod shared_recv;
 #[cfg(feature = "runtime")]
 mod slot;
 #[cfg(feature = "runtime")]
@@ -107,9 +117,9 @@ mod sync;
 mod timing;
 
 pub use ibdev::qp;
-pub use ibdev::{Buf, DeviceError, PortState, Status};
+pub use ibdev::{Access, Buf, DeviceError, PortState, RangeError, Region, RemoteRegion, Status};
 pub use ibwire::{
-    CommId, Gid, Guid, Lid, Mtu, PKey, PathRecord, PrivateData, PrivateDataTooLong, Qpn, Rate, RejReason,
+    CommId, Gid, Guid, Lid, Mtu, PKey, PathRecord, PrivateData, PrivateDataTooLong, Qpn, RKey, Rate, RejReason,
     ServiceId, TimeCode,
 };
 pub use proto::{Config, Invalid, Limit, Reject, Rejection, Role, Value};
@@ -133,11 +143,14 @@ pub use {
     incoming::IncomingRequest,
     listener::{Bind, Listener},
     mad_trace::MAD_TARGET,
-    message::{Message, Recv},
+    memory::{BufPool, Domain},
+    message::Message,
     open::Open,
-    ops::SendOp,
+    ops::{AtomicOp, Post, Posted, ReadOp, SendOp, WriteOp},
     path::{Path, PathBuilder, ServicePath},
     peer::Peer,
     port::Port,
+    recv::Recv,
+    shared_recv::SharedRecv,
     stats::{ConnectionStats, Stats},
 };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Waker};
 
 use futures::task::AtomicWaker;
@@ -12,10 +12,12 @@ use ibwire::{Qpn, ServiceId};
 use tracing::field::Empty;
 
 use crate::clock::now;
-use crate::data::{Queues, Spares};
+use crate::data::Queues;
 use crate::listener::Backlog;
+use crate::memory::{Memory, Spares};
 use crate::parked::Parked;
 use crate::proto::{ConnHandle, Disconnect, Endpoint, ListenerId, Path};
+use crate::shared_recv::SharedQueue;
 use crate::slot::{End, Slot};
 use crate::sync::lock;
 
@@ -30,13 +32,22 @@ pub(crate) struct Shared {
     engine: Mutex<Engine>,
     /// Wakes the driver.
     driver: AtomicWaker,
-    /// Slots whose receive buffers have to be posted again.
-    hungry: Mutex<Vec<ConnHandle>>,
+    /// Whose receive buffers have to be posted again.
+    hungry: Mutex<Vec<Hungry>>,
+    /// The receive queues that connections share.
+    shared_recvs: Mutex<Vec<Weak<SharedQueue>>>,
     /// Who waits for the HCA to be idle or closed.
     pub(crate) parked: Arc<Parked>,
     pub(crate) counters: Arc<Counters>,
-    /// Buffers for new connections.
-    pub(crate) spares: Arc<Spares>,
+    /// Buffers for new connections in the device's common domain.
+    spares: Arc<Spares>,
+}
+
+/// Whose receive buffers came home and have to be posted again.
+#[derive(Debug)]
+pub(crate) enum Hungry {
+    Connection(ConnHandle),
+    Shared(Weak<SharedQueue>),
 }
 
 /// What the engine's mutex guards.
@@ -73,7 +84,13 @@ pub(crate) struct Counters {
     pub(crate) messages_received: AtomicU64,
     pub(crate) bytes_received: AtomicU64,
     pub(crate) messages_unread: AtomicU64,
-    pub(crate) sends_failed: AtomicU64,
+    pub(crate) writes: AtomicU64,
+    pub(crate) bytes_written: AtomicU64,
+    pub(crate) reads: AtomicU64,
+    pub(crate) bytes_read: AtomicU64,
+    pub(crate) atomics: AtomicU64,
+    pub(crate) operations_failed: AtomicU64,
+    pub(crate) shared_receives_exhausted: AtomicU64,
     pub(crate) requests_withdrawn: AtomicU64,
     pub(crate) requests_malformed: AtomicU64,
     /// MADs that were under way to a port when the device or the driver ended.
@@ -107,6 +124,7 @@ impl Shared {
             }),
             driver: AtomicWaker::new(),
             hungry: Mutex::default(),
+            shared_recvs: Mutex::default(),
             parked: Arc::default(),
             counters: Arc::default(),
             spares: Arc::default(),
@@ -178,14 +196,41 @@ impl Shared {
         slot.end(self, End::Closed);
     }
 
-    /// Makes the driver post the receive buffers that came home to this connection.
-    pub(crate) fn feed(&self, conn: ConnHandle) {
-        lock(&self.hungry).push(conn);
+    /// Why the HCA can't be used any more, if it is over.
+    pub(crate) fn is_over(&self) -> Option<Unavailable> {
+        match self.engine().phase {
+            Phase::Closed => Some(Unavailable::Closed),
+            Phase::Gone => Some(Unavailable::Gone),
+            Phase::Open | Phase::Unowned | Phase::Closing => None,
+        }
+    }
+
+    /// The domain of everything for which none is named.
+    pub(crate) fn memory(&self) -> Result<Memory, Unavailable> {
+        Ok(Memory { domain: self.device()?.domain(), spares: Arc::clone(&self.spares) })
+    }
+
+    /// A receive queue that connections share is there.
+    pub(crate) fn add_shared_recv(&self, queue: &Arc<SharedQueue>) {
+        let mut queues = lock(&self.shared_recvs);
+        queues.retain(|queue| queue.strong_count() > 0);
+        queues.push(Arc::downgrade(queue));
+    }
+
+    /// The shared receive queue with this number, if it is still there.
+    pub(crate) fn shared_recv(&self, number: u32) -> Option<Arc<SharedQueue>> {
+        let queues: Vec<_> = lock(&self.shared_recvs).iter().filter_map(Weak::upgrade).collect();
+        queues.into_iter().find(|queue| queue.number() == number)
+    }
+
+    /// Makes the driver post the receive buffers that came home.
+    pub(crate) fn feed(&self, hungry: Hungry) {
+        lock(&self.hungry).push(hungry);
         self.driver.wake();
     }
 
-    /// The connections that asked for [`Shared::feed`].
-    pub(crate) fn take_hungry(&self) -> Vec<ConnHandle> {
+    /// Who asked for [`Shared::feed`].
+    pub(crate) fn take_hungry(&self) -> Vec<Hungry> {
         std::mem::take(&mut *lock(&self.hungry))
     }
 
@@ -304,7 +349,7 @@ impl Counters {
         counter.fetch_add(n, Ordering::Relaxed);
     }
 
-    pub(crate) fn named(&self) -> [(&'static str, u64); 9] {
+    pub(crate) fn named(&self) -> [(&'static str, u64); 15] {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         [
             ("messages_sent", read(&self.messages_sent)),
@@ -312,7 +357,13 @@ impl Counters {
             ("messages_received", read(&self.messages_received)),
             ("bytes_received", read(&self.bytes_received)),
             ("messages_unread", read(&self.messages_unread)),
-            ("sends_failed", read(&self.sends_failed)),
+            ("writes", read(&self.writes)),
+            ("bytes_written", read(&self.bytes_written)),
+            ("reads", read(&self.reads)),
+            ("bytes_read", read(&self.bytes_read)),
+            ("atomics", read(&self.atomics)),
+            ("operations_failed", read(&self.operations_failed)),
+            ("shared_receives_exhausted", read(&self.shared_receives_exhausted)),
             ("requests_withdrawn", read(&self.requests_withdrawn)),
             ("requests_malformed", read(&self.requests_malformed)),
             ("mads_unsent", read(&self.mads_unsent)),

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use ibdev::Status;
 use ibdev::qp::Transition;
 use tracing::Span;
 
@@ -152,11 +153,11 @@ impl Slot {
         hca.begin(stop);
     }
 
-    /// The queue pair with this number has gone to the error state by itself.
-    pub(crate) fn qp_error(&self, shared: &Shared, qpn: Qpn) {
+    /// The queue pair with this number has gone to the error state by itself, for this reason.
+    pub(crate) fn qp_error(&self, shared: &Shared, qpn: Qpn, status: Status) {
         self.with(shared, |state| match &mut state.queues {
             Some(queues) if state.end.is_none() && queues.qp().is_some_and(|qp| qp.qpn() == qpn) => {
-                queues.qp_error();
+                queues.qp_error(status);
             }
             _ => {}
         });

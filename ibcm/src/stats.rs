@@ -21,14 +21,14 @@ use crate::data::Counters;
 pub struct Stats {
     /// What the connection manager counted.
     pub cm: crate::proto::Stats,
-    data: [(&'static str, u64); 9],
+    data: [(&'static str, u64); 15],
     device: Vec<(&'static str, u64)>,
 }
 
 impl Stats {
     pub(crate) fn new(
         cm: crate::proto::Stats,
-        data: [(&'static str, u64); 9],
+        data: [(&'static str, u64); 15],
         device: Vec<(&'static str, u64)>,
     ) -> Self {
         Self { cm, data, device }
@@ -49,7 +49,7 @@ impl Stats {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ConnectionStats {
-    /// Messages that the peer's device has acknowledged.
+    /// Messages that were sent and that the peer's device has acknowledged.
     pub messages_sent: u64,
     /// Their bytes.
     pub bytes_sent: u64,
@@ -57,8 +57,20 @@ pub struct ConnectionStats {
     pub messages_received: u64,
     /// Their bytes.
     pub bytes_received: u64,
-    /// Sends that failed.
-    pub sends_failed: u64,
+    /// Messages that have arrived and were not read yet.
+    pub messages_waiting: u64,
+    /// Writes that the peer's device has acknowledged.
+    pub writes: u64,
+    /// Their bytes.
+    pub bytes_written: u64,
+    /// Reads whose data has come.
+    pub reads: u64,
+    /// Their bytes.
+    pub bytes_read: u64,
+    /// Atomics whose results have come.
+    pub atomics: u64,
+    /// Operations that failed.
+    pub operations_failed: u64,
 }
 
 impl From<Counters> for ConnectionStats {
@@ -68,7 +80,13 @@ impl From<Counters> for ConnectionStats {
             bytes_sent: counters.bytes_sent,
             messages_received: counters.messages_received,
             bytes_received: counters.bytes_received,
-            sends_failed: counters.sends_failed,
+            messages_waiting: counters.messages_waiting,
+            writes: counters.writes,
+            bytes_written: counters.bytes_written,
+            reads: counters.reads,
+            bytes_read: counters.bytes_read,
+            atomics: counters.atomics,
+            operations_failed: counters.operations_failed,
         }
     }
 }

@@ -43,6 +43,12 @@ pub enum RangeError {
     },
 }
 
+impl From<RangeError> for std::io::Error {
+    fn from(error: RangeError) -> Self {
+        Self::new(std::io::ErrorKind::InvalidInput, error)
+    }
+}
+
 const WORD: usize = size_of::<u64>();
 
 /// Memory that a device may read and write at any time: words, read and written by copies and atomics and never lent

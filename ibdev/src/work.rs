@@ -255,6 +255,8 @@ statuses! {
     WR_FLUSH_ERR = 5, "flushed";
     /// The peer's response does not fit the request.
     BAD_RESP_ERR = 7, "bad response";
+    /// A peer asked for memory of this side that it may not touch.
+    LOC_ACCESS_ERR = 8, "local access error";
     /// The peer called the request invalid.
     REM_INV_REQ_ERR = 9, "remote invalid request";
     /// The peer refused the access.

@@ -1,11 +1,12 @@
 //! The data side of a connection: a queue pair, its completion queue and its buffers.
 
 mod queues;
+mod receives;
 mod recv_pool;
+mod request;
 mod setup;
-mod spares;
 
-pub(crate) use queues::{CopyBuf, Counters, News, Posting, Queues, Sent};
-pub(crate) use recv_pool::RecvPool;
+pub(crate) use queues::{CopyBuf, Counters, Done, News, Place, Posting, Queues, Shelf};
+pub(crate) use receives::RECV_ID;
+pub(crate) use request::{Kind, Limits, Request};
 pub(crate) use setup::{Fresh, SetupError, to_rts};
-pub(crate) use spares::Spares;

@@ -5,12 +5,12 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use ibdev::{Buf, BufHome, RecvWr};
+use ibdev::{Buf, BufHome, PostError, QueuePair, RecvWr};
 
-use super::Spares;
-use super::queues::RECV_ID;
+use super::RECV_ID;
+use crate::memory::Spares;
 use crate::proto::ConnHandle;
-use crate::shared::Shared;
+use crate::shared::{Hungry, Shared};
 use crate::sync::lock;
 
 /// The home of a connection's receive buffers.
@@ -59,8 +59,19 @@ impl RecvPool {
         self.posted.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn add_posted(&self, n: u32) {
-        self.posted.fetch_add(n, Ordering::Relaxed);
+    /// Posts buffers: the first ones, or those that came home.
+    pub(crate) fn post(&self, qp: &dyn QueuePair, mut work: VecDeque<RecvWr>) -> Result<(), PostError> {
+        if work.is_empty() {
+            return Ok(());
+        }
+        // Counted first: a completion may be there before the call returns.
+        self.posted.fetch_add(work.len() as u32, Ordering::Relaxed);
+        let result = qp.post_recv(&mut work);
+        for wr in work {
+            self.sub_posted();
+            self.retire(wr.sg);
+        }
+        result
     }
 
     pub(crate) fn sub_posted(&self) {
@@ -98,7 +109,7 @@ impl BufHome for RecvPool {
             && let Some((shared, conn)) = self.driver.get()
             && let Some(shared) = shared.upgrade()
         {
-            shared.feed(*conn);
+            shared.feed(Hungry::Connection(*conn));
         }
     }
 }

@@ -4,25 +4,30 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use ibdev::qp::{Init, QpSpec, QpType, Rtr, Rts, Transition};
-use ibdev::{Buf, CompletionQueue, Device, DeviceError, PostError, QueuePair};
+use ibdev::{Buf, Device, DeviceError, PostError, QueuePair};
 use ibwire::Qpn;
 
-use super::{Queues, RecvPool, Spares};
+use super::queues::DeviceSide;
+use super::receives::{Receives, Source};
+use super::recv_pool::RecvPool;
+use super::{Limits, Queues};
 use crate::error::QpStep;
-use crate::message::Recv;
+use crate::memory::Memory;
 use crate::parked::Parked;
+use crate::recv::{self, Recv};
 use crate::shared::Shared;
 
-/// Sends that a connection has posted at once, and buffers for `send_copy`, at most.
+/// Operations that a connection has posted at once, and buffers for its copies, at most.
 const SEND_DEPTH: u32 = 64;
 
 /// A queue pair that serves no connection yet. Dropped, it is destroyed.
 #[derive(Debug)]
 pub(crate) struct Fresh {
-    qp: Arc<dyn QueuePair>,
-    cq: Arc<dyn CompletionQueue>,
+    device: DeviceSide,
+    receives: Receives,
     bufs: Vec<Buf>,
-    recv: Recv,
+    copy_len: usize,
+    limits: Limits,
     depth: u32,
 }
 
@@ -41,30 +46,45 @@ impl QpStep {
 
 impl Fresh {
     /// Creates a completion queue, a queue pair in RESET and the receive buffers. `recv` has been checked.
-    pub(crate) async fn create(device: &dyn Device, spares: &Spares, recv: Recv) -> Result<Self, SetupError> {
-        let depth = SEND_DEPTH.min(device.attr().max_qp_wr);
-        let domain = device.domain();
+    pub(crate) async fn create(device: &dyn Device, memory: Memory, recv: Recv) -> Result<Self, SetupError> {
+        let attr = device.attr();
+        let depth = SEND_DEPTH.min(attr.max_qp_wr);
+        let (recv_depth, srq, count) = match recv.source() {
+            // As many again, for buffers that the program posts.
+            recv::Source::Own { count, .. } => {
+                let count = *count as u32;
+                (count.saturating_mul(2).min(attr.max_qp_wr), None, count)
+            }
+            recv::Source::Shared(queue) => (queue.queue().count(), Some(queue.queue().srq()), 0),
+        };
         let create = async {
-            let cq = device.create_cq(depth + recv.count()).await?;
-            let spec = QpSpec::new(QpType::Rc, &cq, depth, recv.count());
-            Ok((domain.create_qp(spec).await?, cq))
+            let cq = device.create_cq(depth + recv_depth).await?;
+            let spec = QpSpec { srq, ..QpSpec::new(QpType::Rc, &cq, depth, recv_depth) };
+            Ok((memory.domain.create_qp(spec).await?, cq))
         };
         let (qp, cq) = create.await.map_err(|source| QpStep::Create.failed(source))?;
-        let mut bufs = spares.take(recv.count() as usize, recv.len());
-        let missing = recv.count() as usize - bufs.len();
-        if missing > 0 {
-            let made = domain.alloc(missing, recv.len()).await;
-            bufs.extend(made.map_err(|source| QpStep::Alloc.failed(source))?);
-        }
-        Ok(Self { qp, cq, bufs, recv, depth })
+        let bufs = memory.take(count as usize, recv.len()).await;
+        let bufs = bufs.map_err(|source| QpStep::Alloc.failed(source))?;
+        let source = match recv.source() {
+            recv::Source::Own { .. } => Source::Own(RecvPool::new(count, Arc::clone(&memory.spares))),
+            recv::Source::Shared(queue) => Source::Shared(Arc::clone(queue.queue())),
+        };
+        Ok(Self {
+            device: DeviceSide { qp, cq, memory },
+            receives: Receives::new(source, recv_depth - count),
+            bufs,
+            copy_len: recv.len(),
+            limits: Limits::of(attr),
+            depth,
+        })
     }
 
     pub(crate) fn qpn(&self) -> Qpn {
-        self.qp.qpn()
+        self.device.qp.qpn()
     }
 
     pub(crate) fn qp(&self) -> Arc<dyn QueuePair> {
-        Arc::clone(&self.qp)
+        Arc::clone(&self.device.qp)
     }
 
     /// Moves the queue pair to INIT and posts the receives: before the peer can know of it.
@@ -73,23 +93,16 @@ impl Fresh {
         init: Init,
         parked: &Arc<Parked>,
         shared: &Shared,
-    ) -> Result<(Queues, Arc<RecvPool>), SetupError> {
-        let modified = self.qp.modify(Transition::Init(init)).await;
+    ) -> Result<Queues, SetupError> {
+        let modified = self.device.qp.modify(Transition::Init(init)).await;
         modified.map_err(|source| QpStep::Init.failed(source))?;
-        let pool = RecvPool::new(self.recv.count(), Arc::clone(&shared.spares));
         let waker = Waker::from(Arc::clone(parked));
-        let mut queues = Queues::new(
-            self.qp,
-            self.cq,
-            waker,
-            self.depth,
-            self.recv.len(),
-            Arc::clone(&pool),
-            Arc::clone(&shared.counters),
-        );
-        let posted = queues.post_recv(Queues::recv_work(self.bufs));
+        let totals = Arc::clone(&shared.counters);
+        let Self { device, receives, bufs, copy_len, limits, depth } = self;
+        let mut queues = Queues::new(device, waker, limits, depth, copy_len, receives, totals);
+        let posted = queues.post_first_recv(bufs);
         posted.map_err(|error| QpStep::PostRecv.failed(post_error(error)))?;
-        Ok((queues, pool))
+        Ok(queues)
     }
 }
 

@@ -44,12 +44,15 @@ pub enum Error {
     /// Receiving failed.
     #[error(transparent)]
     Recv(#[from] RecvError),
-    /// A send operation failed.
+    /// An operation on a connection failed.
     #[error(transparent)]
     Op(#[from] OpError),
     /// A value is out of range.
     #[error(transparent)]
     Invalid(#[from] Invalid),
+    /// Bytes outside a region.
+    #[error(transparent)]
+    Range(#[from] ibdev::RangeError),
     /// A device refused.
     #[error(transparent)]
     Device(#[from] ibdev::DeviceError),
@@ -68,7 +71,7 @@ impl From<Error> for io::Error {
             Error::Query(e) => e.io_kind(),
             Error::Recv(e) => e.io_kind(),
             Error::Op(e) => e.io_kind(),
-            Error::Invalid(_) => io::ErrorKind::InvalidInput,
+            Error::Invalid(_) | Error::Range(_) => io::ErrorKind::InvalidInput,
             Error::Device(e) => device_io_kind(e),
             Error::Closed => io::ErrorKind::NotConnected,
         };

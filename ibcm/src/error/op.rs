@@ -1,4 +1,4 @@
-//! Why a send operation failed.
+//! Why an operation on a connection failed.
 
 use std::io;
 
@@ -14,8 +14,8 @@ use crate::proto::Invalid;
 pub struct OpError {
     /// Why.
     pub cause: OpCause,
-    /// The buffer that was given; none if the operation copies, or if its QP was destroyed with the buffer in
-    /// it.
+    /// The buffer that was given; none if the operation copies or has none, or if its QP was destroyed with the
+    /// buffer in it. That of a read which failed is empty.
     pub buf: Option<Buf>,
 }
 

@@ -1,0 +1,110 @@
+//! What both [`Connect`](crate::Connect) and [`Accept`](crate::Accept) let a program choose for its own side.
+
+use std::sync::Arc;
+
+use ibdev::DeviceAttr;
+use ibwire::PrivateData;
+
+use crate::memory::{Domain, Memory};
+use crate::proto::{Invalid, Limit, Value};
+use crate::recv::{Recv, Source};
+use crate::shared::{Shared, Unavailable};
+
+/// One side's queue pair and what it offers.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    pub(crate) disconnect_data: PrivateData<224>,
+    pub(crate) recv: Recv,
+    pub(crate) domain: Option<Domain>,
+    pub(crate) responder_resources: Option<u8>,
+    pub(crate) initiator_depth: Option<u8>,
+    pub(crate) rnr_retry_count: u8,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            disconnect_data: PrivateData::EMPTY,
+            recv: Recv::default(),
+            domain: None,
+            responder_resources: None,
+            initiator_depth: None,
+            rnr_retry_count: 7,
+        }
+    }
+}
+
+impl Options {
+    /// Checks the receives, and finds the domain: the one that was named, else that of shared receives, else the
+    /// common one.
+    pub(crate) fn memory<E>(&self, shared: &Arc<Shared>, device: &DeviceAttr) -> Result<Memory, E>
+    where
+        E: From<Invalid> + From<Unavailable>,
+    {
+        let must = |field, words| Invalid::new(field, Value::Number(0), Limit::Must(words));
+        self.recv.check(device)?;
+        let named = match &self.domain {
+            Some(domain) if !Arc::ptr_eq(domain.hca().shared(), shared) => {
+                return Err(must("the domain", "one of the same HCA").into());
+            }
+            named => named.as_ref().map(Domain::memory),
+        };
+        let of_queue = match self.recv.source() {
+            Source::Own { .. } => None,
+            Source::Shared(queue) if !queue.is_of(shared) => {
+                return Err(must("the shared receive queue", "one of the same HCA").into());
+            }
+            Source::Shared(queue) => Some(queue.queue().memory()),
+        };
+        match (named, of_queue) {
+            (Some(named), Some(of_queue)) if !named.is_same(of_queue) => {
+                Err(must("the shared receive queue", "one of the domain that was named").into())
+            }
+            (Some(memory), _) | (None, Some(memory)) => Ok(memory.clone()),
+            (None, None) => Ok(shared.memory()?),
+        }
+    }
+}
+
+/// The setters of [`Options`], for a builder whose method `option` changes them.
+macro_rules! option_setters {
+    () => {
+        /// What goes to the peer's program in the DREP, should it disconnect first.
+        pub fn disconnect_data(self, data: impl Into<ibwire::PrivateData<224>>) -> Self {
+            self.option(|options| options.disconnect_data = data.into())
+        }
+
+        /// The receive buffers. Default: 16 of 4 KiB, the connection's own.
+        pub fn recv(self, recv: crate::Recv) -> Self {
+            self.option(|options| options.recv = recv)
+        }
+
+        /// The protection domain. The connection reaches memory of this domain only, and its peer regions of this
+        /// domain only. Default: that of shared receives, if they are used; else the HCA's common one.
+        pub fn domain(self, domain: &crate::Domain) -> Self {
+            self.option(|options| options.domain = Some(domain.clone()))
+        }
+
+        /// How many RDMA reads and atomics of the peer this side serves at once; 0 also closes its memory to them.
+        /// Default: as many as the device can, and on the accepting side no more than the peer asks for.
+        pub fn responder_resources(self, count: u8) -> Self {
+            self.option(|options| options.responder_resources = Some(count))
+        }
+
+        /// How many RDMA reads and atomics this side will have outstanding; more wait in the send queue. With 0
+        /// there are none: [`read`](crate::Connection::read) and the atomics are refused. Default: as many as the
+        /// device can and the peer serves.
+        pub fn initiator_depth(self, count: u8) -> Self {
+            self.option(|options| options.initiator_depth = Some(count))
+        }
+
+        /// How often the peer repeats a message that finds no receive posted, 0..=7; 7, the default, is for ever.
+        /// With less, a slow reader on this side breaks the connection: the peer's send fails with
+        /// [`RNR_RETRY_EXC_ERR`](crate::Status::RNR_RETRY_EXC_ERR).
+        pub fn rnr_retry_count(self, count: u8) -> Self {
+            self.option(|options| options.rnr_retry_count = count)
+        }
+    };
+}
+
+pub(crate) use option_setters;
