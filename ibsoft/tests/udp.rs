@@ -5,11 +5,16 @@ mod common;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4, UdpSocket};
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
 
 use common::*;
 use ibdev::qp::{Init, Transition};
-use ibdev::{Buf, Device, DeviceError, GidKind, LinkLayer, OutgoingMad, PostError, RecvWr, Status};
+use ibdev::{
+    Buf, Device, DeviceError, DeviceEvent, GidKind, LinkLayer, OutgoingMad, PostError, RecvWr, Status,
+};
 use ibsoft::{SoftDevice, UdpConfig};
 use ibwire::icrc::{Icrc, Ipv4Pseudo};
 use ibwire::packet::{Bth, Deth, Opcode};
@@ -192,6 +197,79 @@ async fn hca_t65_a_port_that_is_taken_is_an_error_that_says_what_to_do() {
     assert!(SoftDevice::bind(UdpConfig::new([address(8, 1).into()])).is_err());
     drop(cq);
     device(8, 1);
+}
+
+/// Keeps the I/O task of a device busy, from a thread of its own.
+struct Flood {
+    goes_on: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Flood {
+    fn start(from: Ipv4Addr, to: SocketAddrV4) -> Self {
+        let socket = UdpSocket::bind((from, 4791)).unwrap();
+        let goes_on = Arc::new(AtomicBool::new(true));
+        let flag = goes_on.clone();
+        let thread = std::thread::spawn(move || {
+            while flag.load(Ordering::Relaxed) {
+                // Between two devices nobody is there.
+                _ = socket.send_to(&[0; 64], to);
+            }
+        });
+        Self { goes_on, thread: Some(thread) }
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.goes_on.store(false, Ordering::Relaxed);
+        self.thread.take().map(std::thread::JoinHandle::join);
+    }
+}
+
+/// Whatever the I/O task does on another thread at that moment, and whoever still has handles.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_closed_device_can_be_opened_again_at_once() {
+    let flood = Flood::start(address(19, 2), SocketAddrV4::new(address(19, 1), 4791));
+    let mut handles = Vec::new();
+    for n in 0..200 {
+        let here = device(19, 1);
+        let (agent, end) = (here.open_agent(CM).unwrap(), End::new(here.clone()).await);
+        while counter(&here, "link_rx_batches") < n % 4 {
+            tokio::task::yield_now().await;
+        }
+        if n % 2 == 0 {
+            handles.push((agent, end));
+        }
+        soon(here.close()).await;
+        assert!(matches!(here.open_agent(CM), Err(DeviceError::Gone)));
+    }
+    device(19, 1);
+    drop(flood);
+    for (agent, end) in &handles {
+        assert!(matches!(agent.send(&mut Default::default()), Err(DeviceError::Gone)));
+        assert_eq!(end.qp.post_recv(&mut Default::default()), Err(PostError::Gone));
+    }
+}
+
+#[tokio::test]
+async fn closing_flushes_and_may_be_repeated() {
+    let (a, b) = pair(device(20, 1), device(20, 2), Options::default()).await;
+    a.post_recv(2, 16);
+    tokio::join!(soon(a.device.close()), soon(a.device.close()));
+    assert!(soon(a.completions(2)).await.iter().all(|c| c.status == Status::WR_FLUSH_ERR));
+    assert_eq!(event(&a.device).await, DeviceEvent::Gone);
+    soon(a.device.close()).await;
+    // Once polled, it goes on without its future.
+    let close = b.device.close();
+    assert!(poll_once(close).is_pending());
+    assert_eq!(event(&b.device).await, DeviceEvent::Gone);
+    soon(b.device.close()).await;
+    device(20, 2);
+}
+
+fn poll_once(future: impl Future<Output = ()>) -> Poll<()> {
+    pin!(future).as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
 #[tokio::test]

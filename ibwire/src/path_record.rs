@@ -128,6 +128,25 @@ pub struct PathRecord {
 codec!(PathRecord, PathRecordLayout, 64, "PathRecord");
 
 impl PathRecord {
+    /// One path with exact values: reversible, in the default partition, all else zero. Within a subnet it lacks the
+    /// LIDs, beyond one a hop limit.
+    pub fn exact(sgid: Gid, dgid: Gid, mtu: Mtu, rate: Rate, packet_life_time: PacketLifeTime) -> Self {
+        Self {
+            sgid,
+            dgid,
+            reversible: true,
+            num_paths: 1,
+            pkey: PKey::DEFAULT,
+            mtu_selector: Selector::Exactly,
+            mtu,
+            rate_selector: Selector::Exactly,
+            rate,
+            packet_life_time_selector: Selector::Exactly,
+            packet_life_time,
+            ..Self::default()
+        }
+    }
+
     fn decode(l: &PathRecordLayout) -> Result<Self, DecodeError> {
         let raw_flow_hops = l.raw_flow_hops.get();
         let qos_class_sl = l.qos_class_sl.get();

@@ -7,6 +7,7 @@ use std::time::Instant;
 use ibdev::qp::Transition;
 use ibdev::{Buf, DeviceAttr, DeviceError, DeviceEvent};
 use ibwire::{Gid, PathRecord};
+use tokio::sync::watch;
 
 use super::waiters::{Waiters, Wakes};
 use crate::engine::Engine;
@@ -18,6 +19,14 @@ pub(crate) trait Link: fmt::Debug + Send {
     /// when its timer is due or when the link has room for more. What is returned is to be called once the device's
     /// mutex is free.
     fn flush(&mut self, engine: &mut Engine, now: Instant) -> Option<Arc<dyn Departure>>;
+
+    /// Takes what the engine still has to send, room or not, before the device is gone or dropped: the engine is not
+    /// asked again. The link sends it by itself, as far as it can within a bound, and counts what it cannot.
+    fn close(&mut self, engine: &mut Engine, now: Instant);
+
+    /// Whose sender is gone once the link, closed, holds nothing of the machine any more. `None` if the link is not
+    /// the device's own.
+    fn closed(&self) -> Option<watch::Receiver<()>>;
 
     /// The path from a port to a GID, if there is one.
     fn resolve(&self, port: u8, dgid: Gid) -> Option<PathRecord>;
@@ -73,6 +82,14 @@ impl State {
     }
 }
 
+impl Drop for State {
+    fn drop(&mut self) {
+        if !self.gone {
+            self.link.close(&mut self.engine, self.latest);
+        }
+    }
+}
+
 impl Core {
     pub(crate) fn new(engine: Engine, link: Box<dyn Link>, now: Instant) -> Self {
         let state = State { engine, link, waiters: Waiters::default(), gone: false, latest: now };
@@ -115,21 +132,29 @@ impl Core {
         result
     }
 
-    /// What a link's task does at `now`: hands in packets, lets timers expire.
-    pub(crate) fn drive(&self, now: Instant, call: impl FnOnce(&mut Engine, Instant)) {
-        self.at(now, |state, now| {
-            if !state.gone {
-                call(&mut state.engine, now);
-            }
-        });
+    /// What a link's task does at `now`: hands in packets, lets timers expire. `None` if the device is gone.
+    pub(crate) fn drive<R>(&self, now: Instant, call: impl FnOnce(&mut Engine, Instant) -> R) -> Option<R> {
+        self.at(now, |state, now| (!state.gone).then(|| call(&mut state.engine, now)))
+    }
+
+    /// Takes the device away, and waits until its link holds nothing of the machine any more; nothing if the link is not
+    /// the device's own.
+    pub(super) async fn close(&self) {
+        let closed = self.lock().link.closed();
+        let Some(mut closed) = closed else { return };
+        self.remove();
+        // An error: the sender is gone.
+        _ = closed.changed().await;
     }
 
     /// Takes the device away: all posted work is flushed, all calls answer [`DeviceError::Gone`].
     pub(crate) fn remove(&self) {
-        self.with(|state| {
+        self.at(tokio::time::Instant::now().into_std(), |state, now| {
             if state.gone {
                 return;
             }
+            // Before the queue pairs stop: acknowledgements.
+            state.link.close(&mut state.engine, now);
             for qpn in state.engine.qpns() {
                 // A QP in RESET has no work to flush.
                 _ = state.engine.modify(qpn, Transition::Error);

@@ -30,8 +30,8 @@ use crate::sim::Probe;
 /// A software HCA: over UDP ([`bind`](Self::bind)) or in a [`Subnet`](crate::sim::Subnet).
 ///
 /// A cheap handle; clones are the same device. What is created on it (queues, agents) are handles too, to be dropped
-/// in any order. With the last of them a device over UDP is closed and its addresses are free: at once, or a moment
-/// later if its I/O task is just running on another thread. A device of a subnet lives as long as the subnet.
+/// in any order. A device of a subnet lives as long as the subnet. One over UDP is closed by [`Device::close`], or in the
+/// background when the last of its handles is dropped: [`bind`](Self::bind) says how.
 ///
 /// Posting sends packets in the caller's task. One mutex guards the whole device; it is never held across an await,
 /// nor while packets are handed to a socket.
@@ -130,6 +130,10 @@ impl Device for SoftDevice {
     async fn create_domain(&self) -> Result<Arc<dyn ProtectionDomain>, DeviceError> {
         let id = self.0.with_live(|state| state.engine.create_domain())??;
         Ok(Arc::new(SoftDomain::new(self.0.clone(), id)))
+    }
+
+    async fn close(&self) {
+        self.0.close().await;
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

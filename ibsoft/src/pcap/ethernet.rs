@@ -20,9 +20,6 @@ pub(crate) struct RoceFrame<'a> {
     pub datagram: &'a [u8],
 }
 
-/// What Linux writes by default, and what cannot be seen of a received packet.
-const HOP_LIMIT: u8 = 64;
-
 impl RoceFrame<'_> {
     /// Appends the frame.
     pub(crate) fn write_to(&self, out: &mut Vec<u8>) {
@@ -45,7 +42,8 @@ impl RoceFrame<'_> {
                     flow_label: FlowLabel::default(),
                     payload_len: udp_len,
                     next_header: Grh::NEXT_UDP,
-                    hop_limit: HOP_LIMIT,
+                    // It cannot be seen of a received packet.
+                    hop_limit: UdpHeader::ROCE_HOP_LIMIT,
                     sgid: src.into(),
                     dgid: dst.into(),
                 };
@@ -65,7 +63,7 @@ impl RoceFrame<'_> {
             total_len: Ipv4Header::LEN as u16 + udp_len,
             id: self.id,
             flags_fragment: if self.dont_fragment { Ipv4Header::DONT_FRAGMENT } else { 0 },
-            ttl: HOP_LIMIT,
+            ttl: UdpHeader::ROCE_HOP_LIMIT,
             protocol: Ipv4Header::UDP,
             checksum: 0,
             src,

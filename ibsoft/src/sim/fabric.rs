@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use bytes::Bytes;
-use ibwire::{FlowLabel, Mtu, Rate, Selector, ServiceId, ServiceLevel};
-use ibwire::{Gid, Guid, Lid, PKey, PacketLifeTime, PathRecord};
+use ibwire::{Gid, Guid, Lid, Mtu, PacketLifeTime, PathRecord, Rate};
 
 use super::faults::FaultDice;
 use super::frame::FrameError;
@@ -304,29 +303,8 @@ impl Fabric {
         let source = self.nodes[from.hca].ports.get(usize::from(from.port).checked_sub(1)?)?;
         let (_, target) =
             ports_of(&self.nodes).find(|(_, plug)| plug.gid == dgid && plug.rail == source.rail)?;
-        Some(PathRecord {
-            service_id: ServiceId::default(),
-            dgid,
-            sgid: source.gid,
-            dlid: target.lid,
-            slid: source.lid,
-            raw_traffic: false,
-            flow_label: FlowLabel::default(),
-            hop_limit: 0,
-            traffic_class: 0,
-            reversible: true,
-            num_paths: 1,
-            pkey: PKey::DEFAULT,
-            qos_class: 0,
-            sl: ServiceLevel::default(),
-            mtu_selector: Selector::Exactly,
-            mtu: Self::MTU,
-            rate_selector: Selector::Exactly,
-            rate: Self::RATE,
-            packet_life_time_selector: Selector::Exactly,
-            packet_life_time: Self::LIFE_TIME,
-            preference: 0,
-        })
+        let record = PathRecord::exact(source.gid, dgid, Self::MTU, Self::RATE, Self::LIFE_TIME);
+        Some(PathRecord { slid: source.lid, dlid: target.lid, ..record })
     }
 
     /// MTU of every port.

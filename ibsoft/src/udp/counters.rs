@@ -14,6 +14,7 @@ pub(super) struct RxCounters {
     pub icrc_predicted_id: u64,
     pub icrc_solved_id: u64,
     pub errors: u64,
+    pub failed_sockets: u64,
 }
 
 impl RxCounters {
@@ -32,7 +33,7 @@ impl RxCounters {
         accepted
     }
 
-    pub(super) fn named(&self) -> [(&'static str, u64); 9] {
+    pub(super) fn named(&self) -> [(&'static str, u64); 10] {
         [
             ("link_rx_datagrams", self.datagrams),
             ("link_rx_batches", self.batches),
@@ -43,6 +44,7 @@ impl RxCounters {
             ("link_icrc_predicted_id", self.icrc_predicted_id),
             ("link_icrc_solved_id", self.icrc_solved_id),
             ("link_rx_errors", self.errors),
+            ("link_rx_failed_sockets", self.failed_sockets),
         ]
     }
 }
@@ -56,10 +58,12 @@ pub(super) struct TxCounters {
     pub drop_no_source: u64,
     pub drop_too_long: u64,
     pub drop_refused: u64,
+    /// The sockets were closed first.
+    pub drop_closed: u64,
 }
 
 impl TxCounters {
-    pub(super) fn named(&self) -> [(&'static str, u64); 6] {
+    pub(super) fn named(&self) -> [(&'static str, u64); 7] {
         [
             ("link_tx_datagrams", self.datagrams),
             ("link_tx_batches", self.batches),
@@ -67,6 +71,7 @@ impl TxCounters {
             ("link_drop_tx_no_source", self.drop_no_source),
             ("link_drop_tx_too_long", self.drop_too_long),
             ("link_drop_tx_refused", self.drop_refused),
+            ("link_drop_tx_closed", self.drop_closed),
         ]
     }
 }

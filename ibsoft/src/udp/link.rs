@@ -1,12 +1,13 @@
 //! The link's half that every caller of the device works on: sending, and waking the I/O task.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 use std::time::Instant;
 
-use ibwire::{
-    FlowLabel, Gid, Lid, Mtu, PKey, PacketLifeTime, PathRecord, Rate, Selector, ServiceId, ServiceLevel,
-};
+use ibwire::packet::UdpHeader;
+use ibwire::{Gid, Mtu, PacketLifeTime, PathRecord, Qpn, Rate};
+use tokio::sync::watch;
 
 use super::capture::Capture;
 use super::counters::RxCounters;
@@ -16,10 +17,11 @@ use super::transmit::{Progress, Transmitter};
 use crate::device::{Departure, Link};
 use crate::engine::Engine;
 
-/// Sockets, and what callers and the I/O task tell each other. The link owns it: with the device the sockets go.
+/// What callers and the I/O task tell each other, and the way out.
 #[derive(Debug)]
 pub(super) struct Io {
-    pub sockets: Vec<RoceSocket>,
+    /// Where each socket is bound.
+    pub addresses: Vec<IpAddr>,
     pub capture: Option<Capture>,
     signals: Mutex<Signals>,
     /// Of the one task that sends, without the device's mutex; [`Signals::sending`] says whether there is one.
@@ -35,6 +37,10 @@ pub(super) struct Signals {
     /// The socket that has no room, if packets wait for it.
     pub blocked: Option<usize>,
     pub received: RxCounters,
+    /// The device is gone or closed: what is left is sent, then the sockets are closed.
+    pub closing: bool,
+    /// The sockets are closed.
+    closed: bool,
     /// Packets that have left the engine.
     outbox: Packets,
     /// The outbox was full, so the engine may have more. It is asked again once all is sent.
@@ -50,14 +56,32 @@ impl Signals {
         // The engine may have nothing; the sender has something left.
         self.more = true;
     }
+
+    /// Whom to wake now that nobody sends: the I/O task, if it waits for that before it closes the sockets.
+    fn stop_sending(&mut self) -> Option<Waker> {
+        self.sending = false;
+        if self.closing { self.task.take() } else { None }
+    }
 }
 
 /// What is on its way from the outbox to the sockets.
 #[derive(Debug)]
 struct Sender {
+    /// `None` once they are closed.
+    sockets: Option<Arc<[RoceSocket]>>,
     transmitter: Transmitter,
     /// Out of the outbox and not in the transmitter yet.
     packets: Packets,
+}
+
+/// What a link that closes waits for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Rest {
+    /// Another task that sends, which wakes the I/O task.
+    Sender,
+    /// Room in this socket.
+    Room(usize),
+    Nothing,
 }
 
 /// How many bytes leave the engine before they are sent.
@@ -68,8 +92,10 @@ const ROUNDS: usize = 16;
 
 impl Io {
     pub(super) fn new(sockets: Vec<RoceSocket>, capture: Option<Capture>, port: u16) -> Self {
-        let sender = Sender { transmitter: Transmitter::new(port), packets: Packets::default() };
-        Self { sockets, capture, signals: Mutex::default(), sender: Mutex::new(sender) }
+        let addresses = sockets.iter().map(|socket| socket.local.ip()).collect();
+        let (transmitter, packets) = (Transmitter::new(port), Packets::default());
+        let sender = Mutex::new(Sender { sockets: Some(sockets.into()), transmitter, packets });
+        Self { addresses, capture, signals: Mutex::default(), sender }
     }
 
     pub(super) fn signals(&self) -> MutexGuard<'_, Signals> {
@@ -78,6 +104,11 @@ impl Io {
 
     fn sender(&self) -> MutexGuard<'_, Sender> {
         self.sender.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The sockets, which stay the sender's; none once they are closed.
+    pub(super) fn sockets(&self) -> Weak<[RoceSocket]> {
+        self.sender().sockets.as_ref().map_or_else(|| Arc::downgrade(&Arc::from([])), Arc::downgrade)
     }
 
     /// The I/O task sends what is left, when the socket has room.
@@ -91,16 +122,62 @@ impl Io {
             task.wake();
         }
     }
+
+    /// Sends what is left, as far as there is room, after the engine was asked for the last time. The I/O task, which
+    /// calls this, is woken by `waker` when another sender stops.
+    pub(super) fn send_rest(&self, waker: &Waker) -> Rest {
+        loop {
+            let mut signals = self.signals();
+            signals.task = Some(waker.clone());
+            if signals.closed {
+                return Rest::Nothing;
+            }
+            if signals.sending {
+                return Rest::Sender;
+            }
+            if let Some(socket) = signals.blocked {
+                return Rest::Room(socket);
+            }
+            if !std::mem::take(&mut signals.more) && signals.outbox.is_empty() {
+                return Rest::Nothing;
+            }
+            signals.sending = true;
+            drop(signals);
+            self.send();
+        }
+    }
+
+    /// Closes the sockets, and counts what was not sent. A sender at work is waited for: a few system calls.
+    pub(super) fn close(&self) {
+        let mut sender = self.sender();
+        let Sender { sockets, transmitter, packets } = &mut *sender;
+        let mut signals = self.signals();
+        let rest = std::mem::take(&mut signals.outbox);
+        (signals.closing, signals.closed) = (true, true);
+        drop(signals);
+        let unsent = transmitter.give_up() + std::mem::take(packets).count() + rest.count();
+        transmitter.counters.drop_closed += unsent as u64;
+        *sockets = None;
+        drop(sender);
+        if let Some(capture) = &self.capture {
+            capture.flush();
+        }
+        if unsent > 0 {
+            tracing::warn!(addresses = ?self.addresses, packets = unsent, "closed before all packets were sent");
+        }
+    }
 }
 
 impl Departure for Io {
     fn send(&self) -> bool {
         let mut sender = self.sender();
-        let Sender { transmitter, packets } = &mut *sender;
+        let Sender { sockets, transmitter, packets } = &mut *sender;
+        // Once they are closed nothing is left: what there was has been counted.
+        let Some(sockets) = sockets else { return false };
         let capture = self.capture.as_ref();
         let mut socket = 0;
         for _ in 0..ROUNDS {
-            let progress = transmitter.drain(&self.sockets, capture, |buffer| packets.pop(buffer));
+            let progress = transmitter.drain(sockets, capture, |buffer| packets.pop(buffer));
             if let Some(capture) = capture {
                 capture.flush();
             }
@@ -110,8 +187,13 @@ impl Departure for Io {
             }
             let mut signals = self.signals();
             if signals.outbox.is_empty() {
-                signals.sending = false;
-                return std::mem::take(&mut signals.more);
+                let task = signals.stop_sending();
+                let has_room = std::mem::take(&mut signals.more);
+                drop(signals);
+                if let Some(task) = task {
+                    task.wake();
+                }
+                return has_room;
             }
             packets.swap(&mut signals.outbox);
         }
@@ -125,11 +207,13 @@ impl Departure for Io {
 pub(super) struct UdpLink {
     io: Arc<Io>,
     mtu: Mtu,
+    /// Without a sender once the sockets are closed.
+    closed: watch::Receiver<()>,
 }
 
 impl UdpLink {
-    pub(super) fn new(io: Arc<Io>, mtu: Mtu) -> Self {
-        Self { io, mtu }
+    pub(super) fn new(io: Arc<Io>, mtu: Mtu, closed: watch::Receiver<()>) -> Self {
+        Self { io, mtu, closed }
     }
 }
 
@@ -161,36 +245,48 @@ impl Link for UdpLink {
         starts.then(|| self.io.clone() as Arc<dyn Departure>)
     }
 
+    fn close(&mut self, engine: &mut Engine, now: Instant) {
+        let mut signals = self.io.signals();
+        let Signals { outbox, blocked, more, sending, closing, closed, task, .. } = &mut *signals;
+        // MADs come first, all of them; their agents' windows bound them. Nothing but their leaving tells of them, while
+        // what queue pairs send has completions.
+        let mut is_mad = true;
+        while (is_mad || outbox.len() < OUTBOX_BYTES)
+            && outbox.push(|bytes| {
+                let egress = engine.poll_transmit(now, bytes);
+                is_mad = egress.as_ref().is_some_and(|egress| egress.qpn == Qpn::GSI);
+                egress
+            })
+        {}
+        *closing = true;
+        let idle = blocked.is_none() && !*more && !*sending && outbox.is_empty();
+        // The sender may have something left.
+        *more = true;
+        let (task, ends) = (task.take(), idle || *closed);
+        drop(signals);
+        if ends {
+            self.io.close();
+        }
+        if let Some(task) = task {
+            task.wake();
+        }
+    }
+
+    fn closed(&self) -> Option<watch::Receiver<()>> {
+        Some(self.closed.clone())
+    }
+
     /// As Linux makes RoCE paths (spec/sa.md 7.4), with the lifetime of newer kernels.
     fn resolve(&self, port: u8, dgid: Gid) -> Option<PathRecord> {
         let dest = dgid.to_ip();
-        let own = self.io.sockets.iter().map(|socket| socket.local.ip());
+        let own = self.io.addresses.iter().copied();
         // Of the same family, better also both link-local or both not.
         let source = own
             .filter(|ip| ip.is_ipv4() == dest.is_ipv4())
             .min_by_key(|ip| Gid::from_ip(*ip).is_link_local() != dgid.is_link_local())?;
         (port == 1 && !dgid.is_unspecified()).then(|| PathRecord {
-            service_id: ServiceId::default(),
-            dgid,
-            sgid: source.into(),
-            dlid: Lid::NONE,
-            slid: Lid::NONE,
-            raw_traffic: false,
-            flow_label: FlowLabel::default(),
-            hop_limit: HOP_LIMIT,
-            traffic_class: 0,
-            reversible: true,
-            num_paths: 1,
-            pkey: PKey::DEFAULT,
-            qos_class: 0,
-            sl: ServiceLevel::default(),
-            mtu_selector: Selector::Exactly,
-            mtu: self.mtu,
-            rate_selector: Selector::Exactly,
-            rate: Rate::PORT_CURRENT,
-            packet_life_time_selector: Selector::Exactly,
-            packet_life_time: LIFE_TIME,
-            preference: 0,
+            hop_limit: UdpHeader::ROCE_HOP_LIMIT,
+            ..PathRecord::exact(source.into(), dgid, self.mtu, Rate::PORT_CURRENT, LIFE_TIME)
         })
     }
 
@@ -207,15 +303,4 @@ impl Link for UdpLink {
 }
 
 /// Of every path.
-const HOP_LIMIT: u8 = 64;
 const LIFE_TIME: PacketLifeTime = PacketLifeTime::truncate(16);
-
-impl Drop for UdpLink {
-    fn drop(&mut self) {
-        // The task finds the device gone and ends.
-        let task = self.io.signals().task.take();
-        if let Some(task) = task {
-            task.wake();
-        }
-    }
-}

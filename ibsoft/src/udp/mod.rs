@@ -6,6 +6,7 @@
 //! vector (ECN bits pass), and hop limit, DSCP and flow label of what arrives (taken for 64, 0 and 0).
 
 mod address;
+mod backoff;
 mod capture;
 mod counters;
 mod link;
@@ -27,6 +28,7 @@ use ibwire::packet::UdpHeader;
 use ibwire::{Guid, Lid, Mtu, PKey, Rate};
 use rand::TryRng;
 use rand::rngs::SysRng;
+use tokio::sync::watch;
 
 use self::address::LocalAddress;
 use self::capture::Capture;
@@ -72,8 +74,13 @@ impl Default for UdpConfig {
 }
 
 impl SoftDevice {
-    /// Opens a device over UDP. Its I/O task runs on the current tokio runtime, which needs time and I/O enabled, until
-    /// the last handle is dropped; then, or a moment later, the addresses are free again.
+    /// Opens a device over UDP. Its I/O task runs on the current tokio runtime, which needs time and I/O enabled.
+    ///
+    /// [`Device::close`](ibdev::Device::close) closes it: when that returns, its addresses can be bound again. Dropping
+    /// the last handle does the same in the background. Packets that are left then, because a socket is full, are sent
+    /// if there is room within a second; what could not be sent is counted (`link_drop_tx_closed`) and reported as a
+    /// warning, since nobody may be left to read the counter. A socket that gives nothing but errors for ten seconds
+    /// ends the device, too ([`DeviceEvent::Gone`](ibdev::DeviceEvent::Gone), `link_rx_failed_sockets`).
     ///
     /// The node GUID depends on the first address and the port only.
     ///
@@ -106,13 +113,19 @@ impl SoftDevice {
         let recv_buffer = sockets.iter().map(|socket| socket.recv_buffer).min().unwrap_or(0);
         engine_config.window = window(recv_buffer, mtu).min(engine_config.window);
 
-        let io = Arc::new(Io::new(sockets, capture, config.port));
-        let weak_io = Arc::downgrade(&io);
-        let link = UdpLink::new(io, mtu);
+        let io = Io::new(sockets, capture, config.port);
+        Ok(Self::start(engine_config, io, mtu, &runtime))
+    }
+
+    /// A device with its I/O task.
+    fn start(config: Config, io: Io, mtu: Mtu, runtime: &tokio::runtime::Handle) -> Self {
+        let (open, closed) = watch::channel(());
+        let io = Arc::new(io);
+        let link = UdpLink::new(io.clone(), mtu, closed);
         let now = tokio::time::Instant::now().into_std();
-        let core = Arc::new(Core::new(Engine::new(engine_config), Box::new(link), now));
-        runtime.spawn(task::run(Arc::downgrade(&core), weak_io));
-        Ok(Self::new(core))
+        let core = Arc::new(Core::new(Engine::new(config), Box::new(link), now));
+        runtime.spawn(task::run(Arc::downgrade(&core), io, open));
+        Self::new(core)
     }
 }
 

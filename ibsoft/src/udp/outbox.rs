@@ -19,6 +19,11 @@ impl Packets {
         self.egress.is_empty()
     }
 
+    /// How many packets there are.
+    pub(super) fn count(&self) -> usize {
+        self.egress.len()
+    }
+
     /// Bytes, those of packets that were taken included.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
@@ -67,7 +72,7 @@ mod tests {
             }));
         }
         assert!(!inside.push(|_| None));
-        assert_eq!(inside.len(), 24);
+        assert_eq!((inside.count(), inside.len()), (3, 24));
         let (mut outside, mut buffer) = (Packets::default(), Vec::new());
         outside.swap(&mut inside);
         assert_eq!((inside.is_empty(), inside.len()), (true, 0));

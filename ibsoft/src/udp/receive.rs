@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use ibwire::FlowLabel;
 use ibwire::icrc::{FoundId, Icrc, IdClass, Ipv4Pseudo, Ipv6Pseudo};
-use ibwire::packet::Bth;
+use ibwire::packet::{Bth, UdpHeader};
 use quinn_udp::{BATCH_SIZE, RecvMeta};
 
 use super::capture::Capture;
@@ -16,9 +16,6 @@ use crate::engine::{NetHeader, NetRoute};
 
 /// One call takes up to [`BATCH_SIZE`] buffers; a buffer holds what GRO merged, 64 KiB at most.
 const BUFFER_LEN: usize = 1 << 16;
-
-/// What Linux sends by default; a UDP socket does not tell what came.
-const HOP_LIMIT: u8 = 64;
 
 /// Takes datagrams from sockets and keeps those of one batch whose ICRC is right.
 #[derive(Debug)]
@@ -39,14 +36,16 @@ impl Receiver {
         }
     }
 
-    /// Replaces the batch by the next one. An error is the socket's: `WouldBlock` if nothing waits.
-    pub(super) fn recv(&mut self, from: &RoceSocket, capture: Option<&Capture>) -> io::Result<()> {
+    /// Replaces the batch by the next one; gives the number of datagrams that came, good ones or not. An error is the
+    /// socket's: `WouldBlock` if nothing waits.
+    pub(super) fn recv(&mut self, from: &RoceSocket, capture: Option<&Capture>) -> io::Result<u64> {
         self.valid.clear();
         let mut metas = [RecvMeta::default(); BATCH_SIZE];
         let mut buffers = self.memory.chunks_exact_mut(BUFFER_LEN);
         let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =
             std::array::from_fn(|_| IoSliceMut::new(buffers.next().unwrap_or_default()));
-        let received = from.state.recv((&from.socket).into(), &mut slices, &mut metas)?;
+        let received = from.recv(&mut slices, &mut metas)?;
+        let before = self.counters.datagrams;
         self.counters.batches += 1;
         for (n, meta) in metas[..received].iter().enumerate() {
             let buffer = n * BUFFER_LEN;
@@ -57,7 +56,7 @@ impl Receiver {
                 at = end;
             }
         }
-        Ok(())
+        Ok(self.counters.datagrams - before)
     }
 
     /// The batch: what stood in front of the BTH, and BTH through padding.
@@ -101,7 +100,8 @@ impl Receiver {
             dgid: local.ip().into(),
             flow_label: FlowLabel::default(),
             traffic_class: meta.ecn.map_or(0, |ecn| ecn as u8),
-            hop_limit: HOP_LIMIT,
+            // A UDP socket does not tell what came.
+            hop_limit: UdpHeader::ROCE_HOP_LIMIT,
             ip_id: found.id,
         });
         self.valid.push((net, at.start..at.end - Icrc::LEN));

@@ -1,12 +1,12 @@
 //! Sockets that carry RoCEv2: options, and why one could not be had.
 
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ibdev::DeviceError;
 use ibwire::packet::UdpHeader;
-use quinn_udp::{Transmit, UdpSocketState};
+use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
@@ -26,16 +26,19 @@ pub(super) struct RoceSocket {
     /// What the system answers in its place: loopback is never full and takes every length.
     #[cfg(test)]
     pub refuse: std::sync::Mutex<Option<Refuse>>,
+    /// What the system answers to one who receives.
+    #[cfg(test)]
+    pub fail_receive: std::sync::Mutex<Option<FailReceive>>,
 }
 
 #[cfg(test)]
 pub(super) type Refuse = fn(&Transmit<'_>) -> Option<io::Error>;
+#[cfg(test)]
+pub(super) type FailReceive = fn() -> io::Error;
 
 /// Holds three windows of a fast peer. The default of Linux holds less than one window of rdma_rxe
 /// (spec/softhca.md 6.2).
 const BUFFER_BYTES: usize = 8 << 20;
-
-const HOP_LIMIT: u32 = 64;
 
 impl RoceSocket {
     /// Binds `address`. Never connected: only so is the IPv4 Identification known in advance.
@@ -58,6 +61,8 @@ impl RoceSocket {
             gso_segments,
             #[cfg(test)]
             refuse: Default::default(),
+            #[cfg(test)]
+            fail_receive: Default::default(),
         })
     }
 
@@ -78,6 +83,15 @@ impl RoceSocket {
             }
             result => result,
         }
+    }
+
+    /// Receives a batch; how many of the buffers are filled.
+    pub(super) fn recv(&self, bufs: &mut [IoSliceMut<'_>], metas: &mut [RecvMeta]) -> io::Result<usize> {
+        #[cfg(test)]
+        if let Some(fail) = *self.fail_receive.lock().unwrap() {
+            return Err(fail());
+        }
+        self.state.recv((&self.socket).into(), bufs, metas)
     }
 
     /// How many datagrams one call can send.
@@ -101,10 +115,10 @@ fn open(address: &LocalAddress, port: u16) -> io::Result<Socket> {
         Socket::new(Domain::for_address(address.socket_addr(port)), Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_nonblocking(true)?;
     match address.ip {
-        IpAddr::V4(_) => socket.set_ttl_v4(HOP_LIMIT)?,
+        IpAddr::V4(_) => socket.set_ttl_v4(UdpHeader::ROCE_HOP_LIMIT.into())?,
         IpAddr::V6(_) => {
             socket.set_only_v6(true)?;
-            socket.set_unicast_hops_v6(HOP_LIMIT)?;
+            socket.set_unicast_hops_v6(UdpHeader::ROCE_HOP_LIMIT.into())?;
             #[cfg(target_os = "linux")]
             ibcm_sys::socket::set_no_check6_rx(std::os::fd::AsFd::as_fd(&socket))?;
         }

@@ -1,117 +1,237 @@
-//! The I/O task: receives, keeps time, sends what callers could not.
+//! The I/O task: receives, keeps time, sends what callers could not; at last it closes the sockets.
 
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::io::Interest;
+use tokio::sync::watch;
 use tokio::time::{Sleep, sleep_until};
 
-use super::link::Io;
+use super::backoff::{Backoff, GIVE_UP, Verdict};
+use super::link::{Io, Rest};
 use super::receive::Receiver;
+use super::socket::RoceSocket;
 use crate::device::Core;
+use crate::engine::Engine;
 
 /// The only port of a device over UDP.
 const PORT: u8 = 1;
 /// Packets between two flushes: acknowledgements leave before a peer's window is used up.
 const FLUSH_EVERY: usize = 64;
-/// Rounds before other tasks get their turn.
-const BUDGET: usize = 16;
+/// Packets before other tasks get their turn; the last batch may exceed it.
+const BUDGET: u64 = 512;
+/// How long packets that wait for room are kept when the device goes.
+pub(super) const LINGER: Duration = Duration::from_secs(1);
 
-/// Drives the device until its last handle is gone. If the runtime ends first, the device is gone.
-pub(super) fn run(core: Weak<Core>, io: Weak<Io>) -> impl Future<Output = ()> {
-    let mut task = Task { core, io, receiver: Receiver::new(), sleep: None };
+/// Drives the device until it is gone or its last handle is; then sends what is left and closes the sockets, and
+/// drops `open` behind that. If the runtime ends first, the device is gone.
+pub(super) fn run(core: Weak<Core>, io: Arc<Io>, open: watch::Sender<()>) -> impl Future<Output = ()> {
+    let mut task = Task {
+        core,
+        receiver: Receiver::new(),
+        backoffs: io.addresses.iter().map(|_| Backoff::default()).collect(),
+        next_socket: 0,
+        sleep: None,
+        linger: None,
+        sockets: io.sockets(),
+        io,
+        _open: open,
+    };
     poll_fn(move |cx| task.poll(cx))
 }
 
 #[derive(Debug)]
 struct Task {
     core: Weak<Core>,
-    io: Weak<Io>,
+    io: Arc<Io>,
     receiver: Receiver,
+    /// Of each socket.
+    backoffs: Box<[Backoff]>,
+    /// The socket whose turn it is.
+    next_socket: usize,
     sleep: Option<Pin<Box<Sleep>>>,
+    /// How long what is left may wait for room.
+    linger: Option<Instant>,
+    /// The sender's, which goes first. Held only while the task runs.
+    sockets: Weak<[RoceSocket]>,
+    _open: watch::Sender<()>,
+}
+
+/// What came of trying to receive.
+enum Received {
+    /// So many datagrams, or an error, which counts as one.
+    Some(u64),
+    Nothing,
+    /// The socket is broken.
+    Broken,
 }
 
 impl Task {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let (Some(core), Some(io)) = (self.core.upgrade(), self.io.upgrade()) else { return Poll::Ready(()) };
-        // Whoever arms the alarm while this runs need not wake it: it looks again before it rests.
-        io.signals().task = None;
-        for _ in 0..BUDGET {
+        let core = self.core.upgrade();
+        let closing = {
+            let mut signals = self.io.signals();
+            // Whoever arms the alarm while this runs need not wake it: it looks again before it rests.
+            signals.task = core.is_none().then(|| cx.waker().clone());
+            signals.closing
+        };
+        match (core, self.sockets.upgrade()) {
+            (_, None) => Poll::Ready(()),
+            (_, Some(sockets)) if closing => self.finish(cx, &sockets),
+            (Some(core), Some(sockets)) => self.work(cx, &core, &sockets),
+            // The last handle is going this moment.
+            (None, Some(_)) => Poll::Pending,
+        }
+    }
+
+    fn work(&mut self, cx: &mut Context<'_>, core: &Core, sockets: &[RoceSocket]) -> Poll<()> {
+        let mut budget = BUDGET;
+        while budget > 0 {
             let mut progress = false;
-            for socket in 0..io.sockets.len() {
-                match self.receive(cx, &core, &io, socket) {
-                    Ok(received) => progress |= received,
+            for _ in 0..sockets.len() {
+                let socket = self.next_socket;
+                self.next_socket = (socket + 1) % sockets.len();
+                match self.receive(cx, core, sockets, socket) {
+                    Ok(Received::Nothing) => {}
+                    Ok(Received::Some(datagrams)) => {
+                        progress = true;
+                        budget = budget.saturating_sub(datagrams.max(1));
+                    }
+                    Ok(Received::Broken) => {
+                        core.remove();
+                        return self.finish(cx, sockets);
+                    }
                     // The runtime is shutting down.
                     Err(_) => return Poll::Ready(()),
                 }
+                if budget == 0 {
+                    break;
+                }
             }
-            if !progress && !self.keep_time(cx, &core, &io) {
-                return Poll::Pending;
+            if !progress {
+                if !self.keep_time(cx, core, sockets) {
+                    return Poll::Pending;
+                }
+                budget -= 1;
             }
         }
+        // In a flood, too, packets that wait for room get it.
+        self.keep_time(cx, core, sockets);
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
-    /// Receives one batch. Whether to look again.
-    fn receive(&mut self, cx: &mut Context<'_>, core: &Core, io: &Io, socket: usize) -> io::Result<bool> {
-        let from = &io.sockets[socket];
+    /// Receives one batch.
+    fn receive(
+        &mut self,
+        cx: &mut Context<'_>,
+        core: &Core,
+        sockets: &[RoceSocket],
+        socket: usize,
+    ) -> io::Result<Received> {
+        let (from, backoff) = (&sockets[socket], &mut self.backoffs[socket]);
+        if backoff.rests(now) {
+            return Ok(Received::Nothing);
+        }
         match from.socket.poll_recv_ready(cx) {
             Poll::Ready(ready) => ready?,
-            Poll::Pending => return Ok(false),
+            Poll::Pending => return Ok(Received::Nothing),
         }
-        let capture = io.capture.as_ref();
+        let capture = self.io.capture.as_ref();
         let received = from.socket.try_io(Interest::READABLE, || self.receiver.recv(from, capture));
-        match received {
-            Ok(()) => {
+        let received = match received {
+            Ok(datagrams) => {
+                backoff.worked();
                 let mut batch = self.receiver.batch().peekable();
-                while batch.peek().is_some() {
-                    core.drive(now(), |engine, now| {
-                        for (net, transport) in batch.by_ref().take(FLUSH_EVERY) {
-                            engine.handle_packet(now, PORT, net, transport);
-                        }
-                        // A flood must not keep timers from expiring.
-                        engine.handle_timeout(now);
-                    });
+                let mut more = batch.peek().is_some();
+                let mut handle = |engine: &mut Engine, now| {
+                    for (net, transport) in batch.by_ref().take(FLUSH_EVERY) {
+                        engine.handle_packet(now, PORT, net, transport);
+                    }
+                    // A flood must not keep timers from expiring.
+                    engine.handle_timeout(now);
+                    batch.peek().is_some()
+                };
+                while more {
+                    // A device that is gone takes nothing.
+                    more = core.drive(now(), &mut handle) == Some(true);
                 }
+                Received::Some(datagrams)
             }
             // The next readiness has to be waited for, which the next poll does.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            // Such as an ICMP message about an earlier packet, which the transport's timers take care of.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                backoff.worked();
+                Received::Some(0)
+            }
+            // Such as an ICMP message about an earlier packet, which the transport's timers take care of; or worse.
             Err(error) => {
                 self.receiver.counters.errors += 1;
-                tracing::debug!(local = %from.local, %error, "receiving failed");
+                let verdict = backoff.failed(now());
+                tracing::debug!(local = %from.local, %error, ?verdict, "receiving failed");
+                match verdict {
+                    Verdict::Again => Received::Some(1),
+                    Verdict::Rest => Received::Nothing,
+                    Verdict::GiveUp => {
+                        self.receiver.counters.failed_sockets += 1;
+                        tracing::error!(local = %from.local, %error, tried = ?GIVE_UP, "receiving fails: the device is gone");
+                        Received::Broken
+                    }
+                }
             }
-        }
-        io.signals().received = self.receiver.counters;
-        Ok(true)
+        };
+        self.io.signals().received = self.receiver.counters;
+        Ok(received)
     }
 
     /// Does what is due, and arranges to be woken for what is not. Whether to look again.
-    fn keep_time(&mut self, cx: &mut Context<'_>, core: &Core, io: &Io) -> bool {
+    fn keep_time(&mut self, cx: &mut Context<'_>, core: &Core, sockets: &[RoceSocket]) -> bool {
         let (alarm, blocked) = {
-            let mut signals = io.signals();
+            let mut signals = self.io.signals();
+            if signals.closing {
+                // Meanwhile; the next poll finishes.
+                cx.waker().wake_by_ref();
+                return false;
+            }
             signals.task = Some(cx.waker().clone());
             (signals.alarm, signals.blocked)
         };
-        let has_room = blocked.is_some_and(|socket| io.sockets[socket].socket.poll_send_ready(cx).is_ready());
+        let has_room = blocked.is_some_and(|socket| sockets[socket].socket.poll_send_ready(cx).is_ready());
         if has_room {
-            io.signals().unblock();
+            self.io.signals().unblock();
         }
-        let is_due = alarm.is_some_and(|alarm| self.poll_sleep(cx, alarm).is_ready());
+        let next = self.backoffs.iter().filter_map(Backoff::until).chain(alarm).min();
+        let is_due = next.is_some_and(|next| self.poll_sleep(cx, next).is_ready());
         if is_due {
-            io.signals().alarm = None;
+            self.io.signals().alarm = None;
         }
         if has_room || is_due {
-            io.signals().task = None;
+            self.io.signals().task = None;
             // The flush at the end sets the next alarm.
             core.drive(now(), |engine, now| engine.handle_timeout(now));
         }
         has_room || is_due
+    }
+
+    /// The device is gone or closed: sends what is left, for as long as that may take.
+    fn finish(&mut self, cx: &mut Context<'_>, sockets: &[RoceSocket]) -> Poll<()> {
+        loop {
+            match self.io.send_rest(cx.waker()) {
+                Rest::Nothing => return Poll::Ready(()),
+                Rest::Sender => break,
+                Rest::Room(socket) => match sockets[socket].socket.poll_send_ready(cx) {
+                    Poll::Ready(Ok(())) => self.io.signals().unblock(),
+                    // The runtime is shutting down.
+                    Poll::Ready(Err(_)) => return Poll::Ready(()),
+                    Poll::Pending => break,
+                },
+            }
+        }
+        let until = *self.linger.get_or_insert_with(|| now() + LINGER);
+        self.poll_sleep(cx, until)
     }
 
     fn poll_sleep(&mut self, cx: &mut Context<'_>, alarm: Instant) -> Poll<()> {
@@ -130,6 +250,7 @@ impl Drop for Task {
         if let Some(core) = self.core.upgrade() {
             core.remove();
         }
+        self.io.close();
     }
 }
 

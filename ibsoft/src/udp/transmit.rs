@@ -93,6 +93,11 @@ impl Transmitter {
         }
     }
 
+    /// Lets go of what is left. How many datagrams that were.
+    pub(super) fn give_up(&mut self) -> usize {
+        self.runs.drain(..).map(|run| run.segments).sum()
+    }
+
     /// Makes the packet at the end of the buffer a datagram of the last run or of a new one.
     fn append(&mut self, sockets: &[RoceSocket], to: Destination, start: usize) {
         let len = self.buffer.len() - start + Icrc::LEN;

@@ -136,6 +136,8 @@ codec!(UdpHeader, UdpLayout, 8, "UDP header");
 impl UdpHeader {
     /// The destination port of RoCEv2 packets.
     pub const ROCE_PORT: u16 = 4791;
+    /// The hop limit (IPv4: TTL) of RoCEv2 packets where nothing else is asked for, as Linux writes it (spec/sa.md 7.4).
+    pub const ROCE_HOP_LIMIT: u8 = 64;
 
     fn decode(l: &UdpLayout) -> Result<Self, DecodeError> {
         Ok(Self {

@@ -1,11 +1,10 @@
+mod shell;
+
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use ibdev::{AddressVector, AgentSpec, Device, GlobalRoute, MAD_LEN, MadAddr, OutgoingMad};
 use ibwire::icrc::{Icrc, Ipv4Pseudo};
-use ibwire::mad::{Method, MgmtClass};
 use ibwire::packet::{Bth, Opcode, TransportPacket};
 use ibwire::{Gid, Psn, Qpn, ServiceLevel};
 
@@ -188,71 +187,6 @@ async fn datagrams_that_are_too_long_do_not_end_segmentation() {
     assert_eq!(progress, Progress::Done);
     assert_eq!((transmitter.counters.drop_refused, transmitter.counters.datagrams), (2, 1));
     assert!(from.gso_segments() > 1);
-}
-
-/// The I/O task waits for room and sends what was posted meanwhile, in order.
-#[tokio::test]
-async fn a_full_socket_delays_packets() {
-    let peer = std::net::UdpSocket::bind((address(6, 2), UdpHeader::ROCE_PORT)).unwrap();
-    socket2::SockRef::from(&peer).set_recv_buffer_size(1 << 20).unwrap();
-    let own = LocalAddress::look_up(address(6, 1).into());
-    let io = Arc::new(Io::new(vec![socket(6, 1)], None, UdpHeader::ROCE_PORT));
-    let link = UdpLink::new(io.clone(), Mtu::B1024);
-    let config = Config::new(device_attr("soft", Guid(1), 1), vec![port(&[own], Mtu::B1024)], [1; 32]);
-    let core = Arc::new(Core::new(Engine::new(config), Box::new(link), Instant::now()));
-    tokio::spawn(task::run(Arc::downgrade(&core), Arc::downgrade(&io)));
-    let device = SoftDevice::new(core);
-    let agent = device
-        .open_agent(AgentSpec { port: 1, class: MgmtClass::CM, class_version: 2, methods: &[Method::SEND] })
-        .unwrap();
-    // The task rests.
-    tokio::task::yield_now().await;
-
-    *io.sockets[0].refuse.lock().unwrap() = Some(|_| Some(io::ErrorKind::WouldBlock.into()));
-    let grh = GlobalRoute {
-        dgid: address(6, 2).into(),
-        sgid_index: 0,
-        flow_label: ibwire::FlowLabel::default(),
-        hop_limit: 64,
-        traffic_class: 0,
-    };
-    let av = AddressVector {
-        port: 1,
-        dlid: Lid::NONE,
-        sl: ServiceLevel::default(),
-        path_bits: 0,
-        rate: Rate::PORT_CURRENT,
-        grh: Some(grh),
-    };
-    let to = MadAddr { av, qpn: Qpn::GSI, qkey: ibwire::QKey::GSI, pkey_index: 0 };
-    let mads = |numbers: std::ops::Range<u16>| -> VecDeque<_> {
-        numbers.map(|n| OutgoingMad { to, mad: [n as u8; MAD_LEN] }).collect()
-    };
-    // A window of them waits in the link, another one in the engine; there is no room, though none was refused.
-    let (mut batch, mut rest) = (mads(0..256), mads(256..260));
-    agent.send(&mut batch).unwrap();
-    assert!(batch.is_empty());
-    let rest = tokio::spawn(async move {
-        poll_fn(|cx| agent.poll_ready(cx)).await.unwrap();
-        agent.send(&mut rest).unwrap();
-        assert!(rest.is_empty());
-        agent
-    });
-    tokio::task::yield_now().await;
-    peer.set_nonblocking(true).unwrap();
-    assert!(peer.recv(&mut [0; 512]).is_err());
-    *io.sockets[0].refuse.lock().unwrap() = None;
-    // What leaves by another way makes room, which the system reports.
-    socket2::SockRef::from(&io.sockets[0].socket).send_to(b"x", &peer.local_addr().unwrap().into()).unwrap();
-    assert_eq!(peer.recv(&mut [0; 512]).unwrap(), 1);
-    let peer = tokio::net::UdpSocket::from_std(peer).unwrap();
-    for n in 0..260u16 {
-        let mut datagram = [0; 512];
-        let received = tokio::time::timeout(std::time::Duration::from_secs(10), peer.recv(&mut datagram));
-        let len = received.await.expect("within 10 s").unwrap();
-        assert_eq!((len, datagram[Bth::LEN + 8]), (Bth::LEN + 8 + MAD_LEN + Icrc::LEN, n as u8));
-    }
-    drop(rest.await.unwrap());
 }
 
 #[tokio::test]
