@@ -3,9 +3,12 @@
 mod datagrams;
 mod fuzz;
 mod gsi;
+mod rc_memory;
 mod rc_receive;
+mod rc_respond;
 mod rc_send;
 mod script;
+mod shared_receives;
 mod simulation;
 mod states;
 

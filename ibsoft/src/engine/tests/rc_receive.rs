@@ -148,7 +148,7 @@ fn operations_that_the_qp_does_not_allow_are_invalid() {
         "COMPARE_SWAP 1000 len=0",
         "FETCH_ADD 1000 len=0",
     ] {
-        let mut dut = Dut::new().receives(2, 4096);
+        let mut dut = Dut::allowing(Access::empty()).receives(2, 4096);
         dut.run(&format!("P > {request}\nD > NAK 0x61 1000 MSN=0\n{BROKEN}"));
     }
 }

@@ -8,6 +8,10 @@
 //! D > SEND_ONLY 5000 A=1 len=16
 //! D : recv 0 SUCCESS len=16       the next completion
 //! D ! CommEstablished             the next asynchronous event
+//! P > RDMA_WRITE_ONLY 1000 va=8   to D's region from byte 8 on; dma=, key=, add=, compare=, swap= likewise
+//! memory 8 len=16 tag=1000        D's region has the bytes of P's packet 1000 there
+//! word 8 105                      D's region has this number there
+//! read 0 len=3000                 the READ responses since the last such line are these bytes of D's region
 //! send 7 len=16                   D posts work request 7; `recv` likewise
 //! modify RTS
 //! wait 16.8ms
@@ -20,17 +24,21 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use ibdev::qp::{QpType, Rtr, Rts, Transition};
-use ibdev::{Completion, DeviceEvent, PostError, SendFlags};
-use ibwire::packet::{Aeth, Bth, ImmDt, Opcode, Syndrome, SyndromeKind, TransportPacket};
-use ibwire::{Msn, PKey, Psn, Qpn};
+use ibdev::{Completion, DeviceEvent, PostError, SendFlags, SharedMemory};
+use ibwire::packet::{Aeth, AtomicEth, Bth, ImmDt, Opcode, Reth, Syndrome, SyndromeKind, TransportPacket};
+use ibwire::{Msn, PKey, Psn, Qpn, RKey};
 
-use super::super::{CqId, Engine, EngineEvent, NetHeader, QpCreate};
+use super::super::{CqId, DomainId, Engine, EngineEvent, NetHeader, QpCreate};
 use super::*;
 
 pub(super) const D: &str = "10.77.0.2";
 pub(super) const P: &str = "10.77.0.1";
 /// P's QP.
 pub(super) const P_QPN: Qpn = Qpn::truncate(0x11);
+
+/// Length of D's region, and what is in it at first.
+pub(super) const REGION: usize = 4096;
+pub(super) const REGION_TAG: u64 = 77;
 
 /// The device under test with one connected QP: PMTU 1024, it expects PSN 1000 and sends from 5000.
 pub(super) struct Dut {
@@ -40,6 +48,11 @@ pub(super) struct Dut {
     cq: CqId,
     rts: Rts,
     net: NetHeader,
+    pub(super) memory: SharedMemory,
+    pub(super) rkey: RKey,
+    addr: u64,
+    /// Payloads of READ responses.
+    read: Vec<u8>,
     packets: VecDeque<String>,
     completions: VecDeque<Completion>,
     events: VecDeque<DeviceEvent>,
@@ -60,16 +73,39 @@ impl Dut {
 
     /// In RTR.
     pub(super) fn in_rtr(change: impl FnOnce(&mut Rtr, &mut Rts)) -> Self {
+        Self::made(|_, _| {}, Access::all(), change)
+    }
+
+    /// In RTS, with a peer that may do this.
+    pub(super) fn allowing(access: Access) -> Self {
+        let mut dut = Self::made(|_, _| {}, access, |_, _| {});
+        dut.run("modify RTS");
+        dut
+    }
+
+    /// In RTR, with a QP that is created otherwise.
+    pub(super) fn made(
+        create: impl FnOnce(&mut Engine, &mut QpCreate),
+        access: Access,
+        change: impl FnOnce(&mut Rtr, &mut Rts),
+    ) -> Self {
         let mut engine = engine(roce_port(D), 1);
         let cq = engine.create_cq(1024).unwrap();
-        let create =
-            QpCreate::new(QpType::Rc, cq, 512, 512);
-        let qpn = engine.create_qp(&create).unwrap();
+        let mut spec = QpCreate { max_sge: 4, ..QpCreate::new(QpType::Rc, cq, 512, 512) };
+        create(&mut engine, &mut spec);
+        let qpn = engine.create_qp(&spec).unwrap();
         let (mut rtr, mut rts) = (rtr(roce_av(P), P_QPN, 1000), rts(5000));
         change(&mut rtr, &mut rts);
-        engine.modify(qpn, Transition::Init(INIT)).unwrap();
+        engine.modify(qpn, Transition::Init(Init { access, ..INIT })).unwrap();
         engine.modify(qpn, Transition::Rtr(rtr)).unwrap();
+        let memory = SharedMemory::zeroed(REGION);
+        memory.copy_from(0, &message(REGION_TAG, REGION)).unwrap();
+        let (rkey, addr) = engine.register(spec.domain, memory.clone(), Access::all()).unwrap();
         Self {
+            memory,
+            rkey,
+            addr,
+            read: Vec::new(),
             engine,
             qpn,
             now: Instant::now(),
@@ -136,6 +172,20 @@ impl Dut {
                 self.engine.post_recv(self.qpn, &mut one(recv(number(id), len))).unwrap();
                 self.drain();
             }
+            ["memory", at, ..] => {
+                let args = Args::new(&words[2..]);
+                let len = args.number("len").unwrap() as usize;
+                let bytes = self.bytes(number(at) as usize, len);
+                assert!(bytes == message(args.number("tag").unwrap(), len)[..], "at {line}: {bytes:?}");
+            }
+            ["word", at, value] => {
+                let bytes = self.bytes(number(at) as usize, 8);
+                assert_eq!(u64::from_ne_bytes(bytes.try_into().unwrap()), number(value), "at {line}");
+            }
+            ["read", at, ..] => {
+                let len = Args::new(&words[2..]).number("len").unwrap() as usize;
+                assert!(self.bytes(number(at) as usize, len) == std::mem::take(&mut self.read), "at {line}");
+            }
             ["modify", state] => {
                 let transition = match state {
                     "RTS" => Transition::Rts(self.rts),
@@ -156,6 +206,34 @@ impl Dut {
             }
             _ => panic!("not understood: {line}"),
         }
+    }
+
+    pub(super) fn cq(&self) -> CqId {
+        self.cq
+    }
+
+    /// Registers D's memory anew.
+    pub(super) fn expose(&mut self, domain: DomainId, access: Access) {
+        (self.rkey, self.addr) = self.engine.register(domain, self.memory.clone(), access).unwrap();
+    }
+
+    /// P sends a packet, whatever comes of it.
+    pub(super) fn peer(&mut self, packet: &str) {
+        self.peer_sends(&packet.split_whitespace().collect::<Vec<_>>());
+        let mut out = Vec::new();
+        while self.engine.poll_transmit(self.now, &mut out).is_some() {}
+    }
+
+    /// Bytes of D's region.
+    pub(super) fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.memory.copy_to(at, &mut bytes).unwrap();
+        bytes
+    }
+
+    /// D's region has never been written to.
+    pub(super) fn untouched(&self) {
+        assert!(self.bytes(0, REGION) == message(REGION_TAG, REGION)[..]);
     }
 
     fn no_packet(&self, line: &str) {
@@ -194,7 +272,9 @@ impl Dut {
             _ => panic!("no packet: {words:?}"),
         };
         let args = Args::new(rest);
-        let len = if opcode.is_response() { 0 } else { 16 };
+        let is_bare =
+            opcode.is_response() || opcode == Opcode::RC_RDMA_READ_REQUEST || opcode.has_atomic_eth();
+        let len = if is_bare { 0 } else { 16 };
         let payload = message(number(psn), args.number("len").map_or(len, |len| len as usize));
         let bth = Bth {
             ack_req: args.number("A") != Some(0) && !opcode.is_response(),
@@ -211,8 +291,21 @@ impl Dut {
         if let Some(syndrome) = aeth {
             let msn = Msn::truncate(args.number("MSN").unwrap_or(0) as u32);
             extended = Aeth::new(syndrome, msn).to_bytes().to_vec();
-        } else if let Some(imm) = args.number("imm") {
-            extended = ImmDt::from_u32(imm as u32).to_bytes().to_vec();
+        }
+        let va = self.addr.wrapping_add(args.number("va").unwrap_or(0));
+        let rkey = args.number("key").map_or(self.rkey, |key| RKey(key as u32));
+        if opcode.has_reth() {
+            let len = args.number("dma").map_or(payload.len() as u32, |len| len as u32);
+            extended[..Reth::LEN].copy_from_slice(&Reth { va, rkey, len }.to_bytes());
+        }
+        if opcode.has_atomic_eth() {
+            let swap_or_add = args.number("add").or(args.number("swap")).unwrap_or(0);
+            let compare = args.number("compare").unwrap_or(0);
+            extended = AtomicEth { va, rkey, swap_or_add, compare }.to_bytes().to_vec();
+        }
+        if let Some(imm) = args.number("imm") {
+            let at = extended.len() - ImmDt::LEN;
+            extended[at..].copy_from_slice(&ImmDt::from_u32(imm as u32).to_bytes());
         }
         bytes.extend_from_slice(&extended);
         bytes.extend_from_slice(&payload);
@@ -228,6 +321,10 @@ impl Dut {
             assert_eq!(egress.len, out.len());
             let (ours, theirs) = (egress.net.route.unwrap(), self.net.route.unwrap());
             assert_eq!((egress.qpn, ours.sgid, ours.dgid), (self.qpn, theirs.dgid, theirs.sgid));
+            let packet = TransportPacket::parse(&out).unwrap();
+            if packet.bth().opcode.is_response() {
+                self.read.extend_from_slice(packet.payload());
+            }
             self.packets.push_back(describe_packet(&out));
             out.clear();
         }
@@ -249,8 +346,10 @@ impl Dut {
             format!("{:?} {} {:?}", completion.op, completion.id, completion.status).to_lowercase();
         let status = text.split_off(text.rfind(' ').unwrap()).to_uppercase();
         text.push_str(&status);
-        if completion.status.is_ok() && completion.op == ibdev::CompletionOp::Recv {
-            assert_eq!(completion.len as usize, completion.sg[0].len());
+        if completion.status.is_ok() && completion.op.is_recv() {
+            let filled: usize = completion.sg.iter().map(|buf| buf.len()).sum();
+            let placed = if completion.op == ibdev::CompletionOp::Recv { completion.len } else { 0 };
+            assert_eq!(filled, placed as usize);
             text.push_str(&format!(" len={}", completion.len));
             if let Some(imm) = completion.imm {
                 text.push_str(&format!(" imm={imm:#x}"));
@@ -269,7 +368,16 @@ fn describe_packet(bytes: &[u8]) -> String {
     assert_eq!(bytes.len() % 4, 0);
     let psn = bth.psn.get();
     if let Some(Aeth { syndrome, msn }) = packet.aeth() {
-        assert!(!bth.ack_req && !bth.solicited && packet.payload().is_empty());
+        assert!(!bth.ack_req && !bth.solicited);
+        if bth.opcode != Opcode::RC_ACKNOWLEDGE {
+            assert_eq!(syndrome, Syndrome::ACK);
+            let name = &bth.opcode.to_string()[3..];
+            return match packet.atomic_ack() {
+                Some(ack) => format!("{name} {psn} MSN={msn} original={}", ack.original),
+                None => format!("{name} {psn} MSN={msn} len={}", packet.payload().len()),
+            };
+        }
+        assert!(packet.payload().is_empty());
         return match syndrome.kind() {
             SyndromeKind::Rnr(timer) => format!("RNR {} {psn} MSN={msn}", timer.get()),
             SyndromeKind::Ack(_) => {
