@@ -1,0 +1,115 @@
+//! What a device is tested with: two of its kind, and hands that do to them what no call of the contract does.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+
+use futures::future::LocalBoxFuture;
+use ibdev::{Device, DeviceEvent};
+use tokio::runtime::Runtime;
+
+/// A part of the contract, or of what the suite does to a device, that not all of them have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Feature {
+    /// Unreliable connections.
+    Uc,
+    /// Datagrams.
+    Ud,
+    /// More than one buffer in a work request.
+    ScatterGather,
+    /// Messages that are copied when they are posted.
+    Inline,
+    /// Memory exposed by rkey: writes and reads.
+    Regions,
+    /// Atomics.
+    Atomics,
+    /// Shared receive queues.
+    Srq,
+    /// Draining the send queue.
+    Sqd,
+    /// COMM_EST, request, access and last-WQE events.
+    QpEvents,
+    /// The device belongs to its handles, which can close it.
+    Close,
+    /// Another device that it reaches, so that a class has two holders.
+    TwoDevices,
+    /// A second port.
+    TwoPorts,
+    /// The test can take the port of a device down and up.
+    PortControl,
+    /// The test can take a device away.
+    Removal,
+}
+
+/// A kind of device. To put another one under test, implement this and name it in `conformance.rs`.
+pub trait Fixture: Sync {
+    /// Stands before the names of its cases.
+    fn name(&self) -> &'static str;
+
+    /// What it lacks. Cases that need it are left out; instead one checks that it is refused.
+    fn lacks(&self) -> &'static [Feature];
+
+    /// The runtime of one case. The clock is paused if the device's time is the runtime's.
+    fn runtime(&self) -> Runtime;
+
+    /// Two new devices that reach each other, the same one twice if it can only reach itself.
+    fn open(&self) -> LocalBoxFuture<'_, Bench>;
+}
+
+/// Two devices that reach each other.
+pub struct Bench {
+    pub a: Arc<dyn Device>,
+    pub b: Arc<dyn Device>,
+    pub hands: Box<dyn Hands>,
+}
+
+/// What is done to the devices from outside.
+pub trait Hands {
+    /// Takes all ports of `b` down or up. Not called where [`Feature::PortControl`] is lacking.
+    fn set_ports_of_b(&self, _up: bool) {
+        unreachable!("listed as lacking")
+    }
+
+    /// Takes `b` away. Not called where [`Feature::Removal`] is lacking.
+    fn remove_b(&self) {
+        unreachable!("listed as lacking")
+    }
+
+    /// Opens `a` a second time, another handle of the same or, after [`Device::close`], the same again.
+    fn open_a(&self) -> LocalBoxFuture<'_, Arc<dyn Device>>;
+
+    /// Waits until nothing is left of what was made on the devices. All their handles were dropped before.
+    fn nothing_left(&self) -> LocalBoxFuture<'_, ()>;
+}
+
+impl Bench {
+    /// Drops the devices and waits until nothing is left of what was made on them.
+    pub async fn nothing_left(self) {
+        let Self { a, b, hands } = self;
+        drop((a, b));
+        hands.nothing_left().await;
+    }
+}
+
+/// The next event of a device that is `wanted`, and those that came before.
+pub async fn event(device: &Arc<dyn Device>, wanted: DeviceEvent) -> Vec<DeviceEvent> {
+    let mut before = Vec::new();
+    loop {
+        match poll_fn(|cx| device.poll_event(cx)).await {
+            event if event == wanted => return before,
+            event => before.push(event),
+        }
+    }
+}
+
+/// The events that wait.
+pub fn events_now(device: &Arc<dyn Device>) -> Vec<DeviceEvent> {
+    let mut events = Vec::new();
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    while let std::task::Poll::Ready(event) = device.poll_event(&mut cx) {
+        events.push(event);
+        if event == DeviceEvent::Gone {
+            break;
+        }
+    }
+    events
+}

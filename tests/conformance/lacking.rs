@@ -1,0 +1,96 @@
+//! What a device does not have it refuses: one case for each feature that is listed as lacking.
+
+use std::collections::VecDeque;
+
+use futures::future::LocalBoxFuture;
+use ibdev::qp::{QpSpec, QpType, Transition};
+use ibdev::{Access, Buf, DeviceError, PostError, RemoteAddr, SendFlags, SendOp, SendWr, SharedMemory};
+use ibwire::RKey;
+
+use super::bench::{Bench, Feature};
+use super::case::Case;
+use super::end::{End, Options, pair};
+
+/// `None` for what is not the device's to refuse.
+pub fn case(feature: Feature) -> Option<Case> {
+    let (name, run): (_, fn(Bench) -> LocalBoxFuture<'static, ()>) = match feature {
+        Feature::Uc => ("lacks_uc", |bench| Box::pin(qp(bench, QpType::Uc))),
+        Feature::Ud => ("lacks_ud", |bench| Box::pin(qp(bench, QpType::Ud))),
+        Feature::ScatterGather => ("lacks_scatter_gather", |bench| Box::pin(scatter_gather(bench))),
+        Feature::Inline => ("lacks_inline", |bench| Box::pin(inline(bench))),
+        Feature::Regions => ("lacks_regions", |bench| Box::pin(regions(bench))),
+        Feature::Atomics => ("lacks_atomics", |bench| Box::pin(atomics(bench))),
+        Feature::Srq => ("lacks_srq", |bench| Box::pin(srq(bench))),
+        Feature::Sqd => ("lacks_sqd", |bench| Box::pin(sqd(bench))),
+        Feature::TwoPorts => ("lacks_two_ports", |bench| Box::pin(two_ports(bench))),
+        Feature::QpEvents
+        | Feature::Close
+        | Feature::TwoDevices
+        | Feature::PortControl
+        | Feature::Removal => return None,
+    };
+    Some(Case { name, needs: &[], run })
+}
+
+async fn qp(bench: Bench, kind: QpType) {
+    let cq = bench.a.create_cq(2).await.unwrap();
+    let created = bench.a.domain().create_qp(QpSpec::new(kind, &cq, 1, 1)).await;
+    assert!(matches!(created, Err(DeviceError::Unsupported { .. })), "{created:?}");
+}
+
+async fn scatter_gather(bench: Bench) {
+    assert_eq!(bench.a.attr().max_sge, 1);
+    let cq = bench.a.create_cq(2).await.unwrap();
+    let spec = QpSpec { max_sge: 2, ..QpSpec::new(QpType::Rc, &cq, 1, 1) };
+    let created = bench.a.domain().create_qp(spec).await;
+    assert!(matches!(created, Err(DeviceError::Limit { value: 2, limit: 1, .. })), "{created:?}");
+}
+
+async fn inline(bench: Bench) {
+    assert_eq!(bench.a.attr().max_inline_data, 0);
+    let (a, _b) = pair(&bench, Options::default()).await;
+    let sg = std::iter::once(Buf::unregistered(1)).collect();
+    let wr = SendWr { id: 0, op: SendOp::Send { imm: None }, sg, flags: SendFlags::INLINE };
+    assert_eq!(a.post(wr), Err(PostError::TooLong { len: 1, limit: 0 }));
+}
+
+async fn regions(bench: Bench) {
+    let registered = bench.a.domain().register(SharedMemory::zeroed(8), Access::all()).await;
+    assert!(matches!(registered, Err(DeviceError::Unsupported { .. })), "{registered:?}");
+    let (a, _b) = pair(&bench, Options::default()).await;
+    let from = RemoteAddr { addr: 0, rkey: RKey(1) };
+    for op in [SendOp::Write { to: from, imm: None }, SendOp::Read { from }] {
+        let refused = a.post(SendWr::new(0, op, a.buf(b"12345678").await));
+        assert!(matches!(refused, Err(PostError::Invalid { .. })), "{refused:?}");
+    }
+}
+
+async fn atomics(bench: Bench) {
+    assert!(!bench.a.attr().atomics);
+    let (a, _b) = pair(&bench, Options::default()).await;
+    let at = RemoteAddr { addr: 0, rkey: RKey(1) };
+    for op in [SendOp::FetchAdd { at, add: 1 }, SendOp::CompareSwap { at, compare: 1, swap: 2 }] {
+        let mut work = VecDeque::from([SendWr::new(0, op, a.buf(b"12345678").await)]);
+        let refused = a.qp.post_send(&mut work);
+        assert!(matches!(refused, Err(PostError::Invalid { .. })), "{refused:?}");
+        assert_eq!(work.len(), 1, "it comes back");
+    }
+}
+
+async fn srq(bench: Bench) {
+    assert_eq!(bench.a.attr().max_srq_wr, 0);
+    let created = bench.a.domain().create_srq(1, 1).await;
+    assert!(matches!(created, Err(DeviceError::Unsupported { .. })), "{created:?}");
+}
+
+async fn sqd(bench: Bench) {
+    let (a, _b): (End, _) = pair(&bench, Options::default()).await;
+    let drained = a.qp.modify(Transition::SqDrain).await;
+    assert!(matches!(drained, Err(DeviceError::Unsupported { .. })), "{drained:?}");
+}
+
+async fn two_ports(bench: Bench) {
+    assert_eq!(bench.a.attr().ports, 1);
+    let second = bench.a.port(2);
+    assert!(matches!(second, Err(DeviceError::Limit { value: 2, limit: 1, .. })), "{second:?}");
+}

@@ -1,0 +1,65 @@
+//! The software HCA in a subnet of this process: two devices with two ports each, in virtual time.
+
+use std::sync::Arc;
+
+use futures::future::LocalBoxFuture;
+use ibdev::Device;
+use ibsoft::sim::Subnet;
+use tokio::runtime::Runtime;
+
+use super::bench::{Bench, Feature, Fixture, Hands};
+
+#[derive(Debug)]
+pub struct InSubnet;
+
+impl Fixture for InSubnet {
+    fn name(&self) -> &'static str {
+        "subnet"
+    }
+
+    /// Its devices belong to the subnet, not to their handles.
+    fn lacks(&self) -> &'static [Feature] {
+        &[Feature::Uc, Feature::Close]
+    }
+
+    fn runtime(&self) -> Runtime {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().start_paused(true).build().expect("a runtime")
+    }
+
+    fn open(&self) -> LocalBoxFuture<'_, Bench> {
+        Box::pin(async {
+            let net = Subnet::rails(2, ["a", "b"]).seed(1).await.expect("a subnet");
+            Bench { a: Arc::new(net.device("a")), b: Arc::new(net.device("b")), hands: Box::new(Wires(net)) }
+        })
+    }
+}
+
+#[derive(Debug)]
+struct Wires(Subnet);
+
+impl Hands for Wires {
+    fn set_ports_of_b(&self, up: bool) {
+        if up {
+            self.0.link_up("b");
+        } else {
+            self.0.link_down("b");
+        }
+    }
+
+    fn remove_b(&self) {
+        self.0.remove("b");
+    }
+
+    fn open_a(&self) -> LocalBoxFuture<'_, Arc<dyn Device>> {
+        Box::pin(async { Arc::new(self.0.device("a")) as Arc<dyn Device> })
+    }
+
+    fn nothing_left(&self) -> LocalBoxFuture<'_, ()> {
+        Box::pin(async {
+            if let Err(left) = self.0.quiet().await {
+                panic!("{left}");
+            }
+        })
+    }
+}
