@@ -1,8 +1,9 @@
 //! How many connections a second the SDK makes and ends on loopback, next to TCP and to the same datagrams over plain UDP.
 //!
-//! Both ends are in this process and share its cores. A connection counts when the end that made it has the other end's
-//! answer to its farewell: the DREP, the FIN.
+//! Both ends are in this process, either in one runtime of several threads or each in a thread of its own, as two programs
+//! are. A connection counts when the end that made it has the other end's answer to its farewell: the DREP, the FIN.
 
+mod ends;
 mod sdk;
 mod tcp;
 mod udp;
@@ -15,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use benches::{Case, Clock, Estimate, Options, Sampling, Table, side_by_side};
+use ends::Ends;
 
 /// Threads that free what others have allocated do not wait for each other, as they do in glibc.
 #[cfg(feature = "mimalloc")]
@@ -30,30 +32,29 @@ fn main() -> Result<(), Box<dyn Error>> {
     let options = Options::start("connections: made and ended on loopback, both ends in this process");
     println!("{ALLOCATOR_NAME}\n");
     let sampling = Sampling::new(&options, Clock::Wall, Duration::from_millis(500), 11);
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let sdk = runtime.block_on(sdk::Pair::open())?;
-    let tcp = runtime.block_on(tcp::Pair::open())?;
-    let udp = runtime.block_on(udp::Pair::open())?;
-
-    let mut cases = Vec::new();
-    let (runtime, sdk, tcp, udp) = (&runtime, &sdk, &tcp, &udp);
-    for in_flight in IN_FLIGHT {
-        let cases_here = [
-            Case::new(name("SDK", in_flight), move |count| runtime.block_on(sdk.run(in_flight, count))),
-            Case::new(name("TCP", in_flight), move |count| runtime.block_on(tcp.run(in_flight, count))),
-            Case::new(name("UDP", in_flight), move |count| runtime.block_on(udp.run(in_flight, count))),
-        ];
-        cases.extend(cases_here.into_iter().filter(|case| options.selects(case.name())));
+    let mut all = Vec::new();
+    for ends in [Ends::together()?, Ends::apart()?] {
+        all.push((sdk::Pair::open(&ends)?, tcp::Pair::open(&ends)?, udp::Pair::open(&ends)?, ends));
     }
-    let estimates = side_by_side(sampling, cases);
-    print!("{}", table(&estimates));
-    println!("\n{}", runtime.block_on(sdk.close()));
-    println!("UDP: {} datagrams lost", udp.lost());
+    let mut cases = Vec::new();
+    for (sdk, tcp, udp, ends) in &all {
+        let client = &ends.client;
+        for n in IN_FLIGHT {
+            let name = |what: &str| format!("{what}, {n} in flight, {ends}");
+            let cases_here = [
+                Case::new(name("SDK"), move |count| client.block_on(sdk.run(n, count))),
+                Case::new(name("TCP"), move |count| client.block_on(tcp.run(n, count))),
+                Case::new(name("UDP"), move |count| client.block_on(udp.run(n, count))),
+            ];
+            cases.extend(cases_here.into_iter().filter(|case| options.selects(case.name())));
+        }
+    }
+    print!("{}", table(&side_by_side(sampling, cases)));
+    for (sdk, _, udp, ends) in &all {
+        println!("\n{ends}\n{}", sdk.close(ends));
+        println!("UDP: {} datagrams lost", udp.lost());
+    }
     Ok(())
-}
-
-fn name(what: &str, in_flight: u64) -> String {
-    format!("{what}, {in_flight} in flight")
 }
 
 fn table(estimates: &[Estimate]) -> Table {

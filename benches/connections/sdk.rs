@@ -5,6 +5,7 @@ use std::io;
 use ibcm::{Connection, Hca, Listener, ServiceId, ServicePath};
 
 use super::concurrently;
+use super::ends::Ends;
 
 const SERVICE: ServiceId = ServiceId::new(0x1000_0000_0000_0001);
 
@@ -17,12 +18,19 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    pub(crate) async fn open() -> Result<Self, ibcm::Error> {
-        let (client, server) = (Hca::open("soft").await?, Hca::open("soft").await?);
-        let listener = Listener::bind(SERVICE).device(&server).backlog(2048).await?;
-        let path = client.path_to(server.gid()).service_id(SERVICE).await?;
-        tokio::spawn(accept(listener));
-        Ok(Self { client, server, path })
+    pub(crate) fn open(ends: &Ends) -> Result<Self, Box<ibcm::Error>> {
+        let server = ends.on_server(async {
+            let server = Hca::open("soft").await?;
+            let listener = Listener::bind(SERVICE).device(&server).backlog(2048).await?;
+            tokio::spawn(accept(listener));
+            Ok::<_, ibcm::Error>(server)
+        })?;
+        let pair = ends.client.block_on(async {
+            let client = Hca::open("soft").await?;
+            let path = client.path_to(server.gid()).service_id(SERVICE).await?;
+            Ok::<_, ibcm::Error>(Self { client, server, path })
+        });
+        Ok(pair?)
     }
 
     pub(crate) async fn run(&self, in_flight: u64, count: u64) {
@@ -31,15 +39,16 @@ impl Pair {
     }
 
     /// Closes both ends. Returns what went wrong meanwhile, as counted.
-    pub(crate) async fn close(&self) -> String {
+    pub(crate) fn close(&self, ends: &Ends) -> String {
         let names = ["established", "resent", "timeouts", "disconnect_timeouts", "stale", "refused_requests"];
         let [client, server] = [&self.client, &self.server].map(|hca| {
             let stats = hca.stats();
             let count = |name| format!("{name} {}", stats.get(name).unwrap_or(0));
             names.map(count).join(", ")
         });
-        self.client.close().await;
-        self.server.close().await;
+        for hca in [&self.client, &self.server] {
+            ends.client.block_on(hca.close());
+        }
         format!("SDK client: {client}\nSDK server: {server}")
     }
 }

@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::concurrently;
+use super::ends::Ends;
 
 /// Listeners, each on an address of its own: a pair of addresses has ports for half a second of connections only, then
 /// TIME_WAIT holds them all.
@@ -22,13 +23,16 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    pub(crate) async fn open() -> io::Result<Self> {
-        let mut listeners = Vec::new();
-        for n in 1..=LISTENERS {
-            let listener = TcpListener::bind((Ipv4Addr::new(127, 0, 1, n), 0)).await?;
-            listeners.push(listener.local_addr()?);
-            tokio::spawn(accept(listener));
-        }
+    pub(crate) fn open(ends: &Ends) -> io::Result<Self> {
+        let listeners = ends.on_server(async {
+            let mut listeners = Vec::new();
+            for n in 1..=LISTENERS {
+                let listener = TcpListener::bind((Ipv4Addr::new(127, 0, 1, n), 0)).await?;
+                listeners.push(listener.local_addr()?);
+                tokio::spawn(accept(listener));
+            }
+            Ok::<_, io::Error>(listeners)
+        })?;
         Ok(Self { listeners: listeners.into(), next: Arc::default() })
     }
 

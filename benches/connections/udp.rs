@@ -10,6 +10,8 @@ use std::time::Duration;
 use socket2::SockRef;
 use tokio::net::UdpSocket;
 
+use super::ends::Ends;
+
 /// A MAD with its headers from the BTH on and its ICRC.
 const LEN: usize = 12 + 8 + 256 + 4;
 /// As much as a device asks for.
@@ -39,11 +41,18 @@ struct Exchange {
 }
 
 impl Pair {
-    pub(crate) async fn open() -> io::Result<Self> {
-        let (client, server) = (bind(3).await?, bind(4).await?);
-        client.connect(server.local_addr()?).await?;
-        tokio::spawn(serve(server));
-        Ok(Self { client: Arc::new(client), lost: Arc::default() })
+    pub(crate) fn open(ends: &Ends) -> io::Result<Self> {
+        let server = ends.on_server(async {
+            let server = bind(4).await?;
+            let address = server.local_addr()?;
+            tokio::spawn(serve(server));
+            Ok::<_, io::Error>(address)
+        })?;
+        ends.client.block_on(async {
+            let client = bind(3).await?;
+            client.connect(server).await?;
+            Ok(Self { client: Arc::new(client), lost: Arc::default() })
+        })
     }
 
     pub(crate) async fn run(&self, in_flight: u64, count: u64) {
