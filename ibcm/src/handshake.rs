@@ -4,11 +4,14 @@
 //! between and the guard that ends a handshake which nobody pursues any more.
 
 use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use futures::FutureExt;
+use pin_project::pin_project;
+use tokio::task::coop::{Unconstrained, unconstrained};
+use tokio::time::Sleep;
 
 use crate::parked::Ticket;
 use crate::proto::message::Rep;
@@ -101,7 +104,11 @@ pub(crate) fn poll_slot<T>(
         }
         let found = slot.with(shared, |state| {
             loop {
-                let more = state.queues.as_mut().is_some_and(|queues| queues.poll().is_ready());
+                let more = match (&mut state.queues, registered) {
+                    (None, _) => false,
+                    (Some(queues), false) => queues.look(),
+                    (Some(queues), true) => queues.watch(),
+                };
                 let found = done(state);
                 if found.is_some() || !more {
                     break found;
@@ -116,20 +123,34 @@ pub(crate) fn poll_slot<T>(
 }
 
 /// Runs `step` until `deadline`; the error is how long it was tried.
-pub(crate) fn before<T>(
+pub(crate) fn before<F: Future>(started: Instant, deadline: Option<Instant>, step: F) -> Before<F> {
+    Before { step, started, deadline, sleep: None }
+}
+
+/// The future of [`before`]. It has a timer only once it waits: on most devices most steps do not.
+#[pin_project]
+pub(crate) struct Before<F> {
+    #[pin]
+    step: F,
     started: Instant,
     deadline: Option<Instant>,
-    step: impl Future<Output = T>,
-) -> impl Future<Output = Result<T, Duration>> {
-    // Combinators, because an async function holds what it is given twice.
-    match deadline {
-        None => step.map(Ok).left_future(),
-        Some(deadline) => {
-            let elapsed = move |_| deadline.saturating_duration_since(started);
-            tokio::time::timeout_at(deadline.into(), step)
-                .map(move |done| done.map_err(elapsed))
-                .right_future()
+    /// The step may use up what its task may do at once; the deadline holds all the same.
+    sleep: Option<Pin<Box<Unconstrained<Sleep>>>>,
+}
+
+impl<F: Future> Future for Before<F> {
+    type Output = Result<F::Output, Duration>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        if let Poll::Ready(done) = this.step.poll(cx) {
+            return Poll::Ready(Ok(done));
         }
+        let Some(deadline) = *this.deadline else { return Poll::Pending };
+        let sleep = this
+            .sleep
+            .get_or_insert_with(|| Box::pin(unconstrained(tokio::time::sleep_until(deadline.into()))));
+        sleep.as_mut().poll(cx).map(|()| Err(deadline.saturating_duration_since(*this.started)))
     }
 }
 

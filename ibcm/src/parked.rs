@@ -20,8 +20,13 @@ pub(crate) struct Parked {
 impl Parked {
     /// Wakes every task; each stays registered until its [`Ticket`] is dropped.
     pub(crate) fn wake_all(&self) {
-        let wakers: Vec<Waker> = lock(&self.tasks).iter().map(|(_, waker)| waker.clone()).collect();
-        for waker in wakers {
+        // Mostly it is one task, for which no memory is needed.
+        let (first, others) = {
+            let tasks = lock(&self.tasks);
+            let mut wakers = tasks.iter().map(|(_, waker)| waker.clone());
+            (wakers.next(), wakers.collect::<Vec<_>>())
+        };
+        for waker in first.into_iter().chain(others) {
             waker.wake();
         }
     }

@@ -58,8 +58,10 @@ pub(super) enum Received {
     Message(u64),
     /// A message of so many bytes that nobody will read.
     Unread(u64, Buf),
-    /// A failure, and buffers to be dropped.
+    /// A failure, and buffers for [`Receives::retire`].
     Failed(Status, SgList),
+    /// A failure, and buffers that are not the connection's own, to be dropped.
+    GivenFailed(Status, SgList),
 }
 
 impl Receives {
@@ -130,7 +132,10 @@ impl Receives {
         let (status, op, imm) = (completion.status, completion.op, completion.imm);
         let len = u64::from(completion.len);
         if !status.is_ok() {
-            return Received::Failed(status, self.retire(given, completion.sg));
+            return match &self.from {
+                Source::Own(_) if !given => Received::Failed(status, completion.sg),
+                _ => Received::GivenFailed(status, completion.sg),
+            };
         }
         let Some(mut buf) = completion.sg.into_iter().next() else {
             debug_assert!(false, "a receive without its buffer");
@@ -150,14 +155,10 @@ impl Receives {
         Received::Message(len)
     }
 
-    /// Keeps the connection's own buffers for others; the rest is to be dropped, and goes home.
-    fn retire(&self, given: bool, sg: SgList) -> SgList {
-        match &self.from {
-            Source::Own(pool) if !given => {
-                pool.retire(sg);
-                SgList::new()
-            }
-            _ => sg,
+    /// Keeps the connection's own buffers for others.
+    pub(super) fn retire(&self, bufs: impl IntoIterator<Item = Buf>) {
+        if let Source::Own(pool) = &self.from {
+            pool.retire(bufs);
         }
     }
 

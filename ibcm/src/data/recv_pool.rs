@@ -67,9 +67,9 @@ impl RecvPool {
         // Counted first: a completion may be there before the call returns.
         self.posted.fetch_add(work.len() as u32, Ordering::Relaxed);
         let result = qp.post_recv(&mut work);
-        for wr in work {
-            self.sub_posted();
-            self.retire(wr.sg);
+        if !work.is_empty() {
+            self.posted.fetch_sub(work.len() as u32, Ordering::Relaxed);
+            self.retire(work.into_iter().flat_map(|wr| wr.sg));
         }
         result
     }
@@ -81,14 +81,12 @@ impl RecvPool {
     /// Nothing is posted from here on; buffers that come home are for other connections.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        for wr in self.take_returned() {
-            self.retire(wr.sg);
-        }
+        self.retire(self.take_returned().into_iter().flat_map(|wr| wr.sg));
     }
 
     /// Takes buffers that this connection does not need any more.
     pub(crate) fn retire(&self, bufs: impl IntoIterator<Item = Buf>) {
-        bufs.into_iter().for_each(|buf| self.spares.keep(buf));
+        self.spares.keep(bufs);
     }
 
     /// A buffer of this pool, which comes back when it is dropped.

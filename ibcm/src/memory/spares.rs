@@ -21,19 +21,28 @@ struct Stock {
     bytes: usize,
 }
 
-/// The most memory that one HCA keeps.
-const MAX_BYTES: usize = 32 << 20;
+/// The most memory that one HCA keeps: the default buffers of a thousand connections.
+const MAX_BYTES: usize = 64 << 20;
 
 impl Spares {
-    /// Keeps a buffer that the HCA's device has made, if there is room. It has no home, and its whole capacity
-    /// is free.
-    pub(crate) fn keep(&self, buf: Buf) {
-        let len = buf.capacity();
+    /// Keeps buffers that the HCA's device has made, as far as there is room. They have no homes, and their whole
+    /// capacity is free.
+    pub(crate) fn keep(&self, bufs: impl IntoIterator<Item = Buf>) {
         let mut stock = lock(&self.stock);
-        if stock.bytes + len <= MAX_BYTES {
-            stock.bytes += len;
-            stock.by_len.entry(len).or_default().push(buf);
-        }
+        let Stock { by_len, bytes } = &mut *stock;
+        let keep = |buf: Buf| {
+            let len = buf.capacity();
+            if *bytes + len > MAX_BYTES {
+                return Some(buf);
+            }
+            *bytes += len;
+            by_len.entry(len).or_default().push(buf);
+            None
+        };
+        let too_many: Vec<Buf> = bufs.into_iter().filter_map(keep).collect();
+        drop(stock);
+        // Freeing memory takes its time.
+        drop(too_many);
     }
 
     /// Takes at most `count` buffers of this capacity.
@@ -60,15 +69,10 @@ mod tests {
     #[test]
     fn buffers_are_found_by_their_length_and_bounded() {
         let spares = Spares::default();
-        for len in [8, 16, 8, 8] {
-            spares.keep(Buf::unregistered(len));
-        }
-        assert_eq!(spares.take(2, 8).len(), 2);
-        assert_eq!(spares.take(2, 8).len(), 1);
-        assert_eq!(spares.take(2, 8).len(), 0);
-        assert_eq!(spares.take(9, 16).len(), 1);
-        spares.keep(Buf::unregistered(MAX_BYTES));
-        spares.keep(Buf::unregistered(1));
-        assert_eq!(spares.take(1, 1).len(), 0);
+        let take = |count, len| spares.take(count, len).len();
+        spares.keep([8, 16, 8, 8].map(Buf::unregistered));
+        assert_eq!([take(2, 8), take(2, 8), take(2, 8), take(9, 16)], [2, 1, 0, 1]);
+        spares.keep([MAX_BYTES, 1].map(Buf::unregistered));
+        assert_eq!(take(1, 1), 0);
     }
 }

@@ -7,7 +7,7 @@ mod operations;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 
 use ibdev::{
     Buf, Completion, CompletionQueue, DeviceError, PostError, QueuePair, SendFlags, SendWr, SgList, Status,
@@ -30,9 +30,16 @@ use crate::shared::{Counters as Totals, Shared};
 /// Completions taken from the device at once.
 const BATCH: usize = 64;
 
+/// What is on its way from a completion queue; empty in between.
+#[derive(Default)]
+struct Scratch {
+    completions: Vec<Completion>,
+    /// Buffers of the connection's own receives that failed.
+    retired: Vec<Buf>,
+}
+
 thread_local! {
-    /// Where completions go between the completion queue and their connection; empty in between.
-    static SCRATCH: Cell<Vec<Completion>> = const { Cell::new(Vec::new()) };
+    static SCRATCH: Cell<Scratch> = const { Cell::new(Scratch { completions: Vec::new(), retired: Vec::new() }) };
 }
 
 /// The queue pair of one connection, the work that is posted to it and what has completed and was not fetched
@@ -173,7 +180,7 @@ impl Queues {
         let receives = self.receives.release();
         let copies = self.copies.release();
         if let Some(device) = &self.device {
-            copies.into_iter().for_each(|buf| device.memory.spares.keep(buf));
+            device.memory.spares.keep(copies);
         }
         self.operations.flush();
         (self.device.take(), receives)
@@ -246,14 +253,19 @@ impl Queues {
         })
     }
 
-    /// Looks at completions and arms the waker; pending when there were none left.
-    pub(crate) fn poll(&mut self) -> Poll<()> {
-        let Some(cq) = self.cq() else { return Poll::Pending };
-        self.sort_completions(&*cq);
-        match cq.poll_notified(&mut Context::from_waker(&self.waker)) {
-            Poll::Ready(()) => Poll::Ready(()),
-            Poll::Pending => Poll::Pending,
+    /// Looks at completions; whether there may be more.
+    pub(crate) fn look(&mut self) -> bool {
+        self.cq().is_some_and(|cq| self.sort_completions(&*cq) == BATCH)
+    }
+
+    /// Looks at completions, if there are any; else the next one calls the waker. Whether there may be more.
+    pub(crate) fn watch(&mut self) -> bool {
+        let Some(cq) = self.cq() else { return false };
+        let ready = cq.poll_notified(&mut Context::from_waker(&self.waker)).is_ready();
+        if ready {
+            self.sort_completions(&*cq);
         }
+        ready
     }
 
     /// Takes everything that has completed.
@@ -269,18 +281,22 @@ impl Queues {
 
     fn sort_completions(&mut self, cq: &dyn CompletionQueue) -> usize {
         let mut scratch = SCRATCH.take();
-        let taken = cq.poll(&mut scratch, BATCH);
-        for completion in scratch.drain(..) {
+        let Scratch { completions, retired } = &mut scratch;
+        let taken = cq.poll(completions, BATCH);
+        for completion in completions.drain(..) {
             match is_recv(completion.id) {
-                true => self.recv_completed(completion),
+                true => self.recv_completed(completion, retired),
                 false => self.send_completed(completion),
             }
+        }
+        if !retired.is_empty() {
+            self.receives.retire(retired.drain(..));
         }
         SCRATCH.set(scratch);
         taken
     }
 
-    fn recv_completed(&mut self, completion: Completion) {
+    fn recv_completed(&mut self, completion: Completion, retired: &mut Vec<Buf>) {
         let len = match self.receives.complete(completion) {
             Received::Message(len) => len,
             Received::Unread(len, buf) => {
@@ -289,6 +305,11 @@ impl Queues {
                 len
             }
             Received::Failed(status, sg) => {
+                self.failed(status);
+                retired.extend(sg);
+                return;
+            }
+            Received::GivenFailed(status, sg) => {
                 self.failed(status);
                 self.unwanted.extend(sg);
                 return;
