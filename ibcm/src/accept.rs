@@ -13,6 +13,7 @@ use pin_project::pin_project;
 use tracing::Instrument;
 
 use crate::clock::now;
+use crate::closed::owned_area;
 use crate::connection::{Connection, Parts};
 use crate::data::{Fresh, SetupError, to_rts};
 use crate::error::{AcceptError, QpStep};
@@ -172,7 +173,7 @@ impl AcceptConfig {
                 role: Role::Passive,
                 peer: self.peer,
                 service_id: self.service_id,
-                private_data: private_data.into(),
+                private_data: owned_area(private_data),
             },
         ))
     }

@@ -1,5 +1,6 @@
 //! How a connection ended.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::slot::End;
 pub struct Closed {
     /// How.
     pub how: How,
-    private_data: Box<[u8]>,
+    private_data: Cow<'static, [u8]>,
 }
 
 /// How a connection ended.
@@ -49,14 +50,29 @@ impl Closed {
     pub(crate) fn new(end: &End, broken: Option<Status>) -> Self {
         let (how, private_data): (How, &[u8]) = match end {
             _ if broken.is_some() => (How::Broken(broken.unwrap_or(Status::GENERAL_ERR)), &[]),
-            End::Disconnected(cause) => disconnected(cause),
+            End::Disconnected(closed) => return closed.clone(),
             End::Timeout(effort) => (How::Unconfirmed { sent: effort.sent, waited: effort.waited }, &[]),
             End::Rejected(rejection) => (How::Rejected(rejection.reason), &rejection.private_data),
             End::ReplyRefused(reason) => (How::Rejected(*reason), &[]),
             End::DeviceRemoved => (How::DeviceGone, &[]),
             End::Withdrawn | End::Closed => (How::HcaClosed, &[]),
         };
-        Self { how, private_data: private_data.into() }
+        Self { how, private_data: owned_area(private_data) }
+    }
+
+    pub(crate) fn disconnected(cause: &DisconnectCause) -> Self {
+        let (how, private_data): (How, &[u8]) = match cause {
+            DisconnectCause::Peer { private_data } => (How::ByPeer, private_data),
+            DisconnectCause::Local { private_data } => (How::Confirmed, private_data),
+            DisconnectCause::Timeout(effort) => {
+                (How::Unconfirmed { sent: effort.sent, waited: effort.waited }, &[])
+            }
+            DisconnectCause::Rejected(rejection) => {
+                (How::Rejected(rejection.reason), &rejection.private_data)
+            }
+            DisconnectCause::Stale => (How::Stale, &[]),
+        };
+        Self { how, private_data: owned_area(private_data) }
     }
 
     /// What the peer's program sent along, zero-padded: in a DREQ 220 bytes, in a DREP 224, in a REJ 148; else
@@ -66,15 +82,12 @@ impl Closed {
     }
 }
 
-fn disconnected(cause: &DisconnectCause) -> (How, &[u8]) {
-    match cause {
-        DisconnectCause::Peer { private_data } => (How::ByPeer, private_data),
-        DisconnectCause::Local { private_data } => (How::Confirmed, private_data),
-        DisconnectCause::Timeout(effort) => {
-            (How::Unconfirmed { sent: effort.sent, waited: effort.waited }, &[])
-        }
-        DisconnectCause::Rejected(rejection) => (How::Rejected(rejection.reason), &rejection.private_data),
-        DisconnectCause::Stale => (How::Stale, &[]),
+/// Keeps what a peer sent along. Zeros, which are all that comes along mostly, take no memory.
+pub(crate) fn owned_area(area: &[u8]) -> Cow<'static, [u8]> {
+    static ZEROS: [u8; 256] = [0; 256];
+    match ZEROS.get(..area.len()) {
+        Some(zeros) if zeros == area => Cow::Borrowed(zeros),
+        _ => Cow::Owned(area.to_vec()),
     }
 }
 

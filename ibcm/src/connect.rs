@@ -14,6 +14,7 @@ use pin_project::pin_project;
 use tracing::Instrument;
 
 use crate::clock::now;
+use crate::closed::owned_area;
 use crate::connection::{Connection, Parts};
 use crate::data::{Fresh, SetupError, to_rts};
 use crate::default_device;
@@ -340,7 +341,7 @@ impl ConnectConfig {
                     comm_id: rep.local_comm_id,
                 },
                 service_id: resolved.service_id,
-                private_data: rep.private_data[..].into(),
+                private_data: owned_area(&rep.private_data),
             },
         ))
     }

@@ -1,5 +1,6 @@
 //! A reliable connection.
 
+use std::borrow::Cow;
 use std::future::poll_fn;
 use std::sync::Arc;
 
@@ -7,14 +8,14 @@ use ibdev::{Buf, Status};
 use ibwire::{Qpn, ServiceId};
 use tokio::task::coop::cooperative;
 
-use crate::closed::Closed;
+use crate::closed::{Closed, How};
 use crate::disconnect::Disconnect;
 use crate::error::{OpCause, OpError, RecvError};
 use crate::handshake::{Handshake, poll_slot, wait};
 use crate::message::Message;
 use crate::parked::Ticket;
 use crate::peer::Peer;
-use crate::proto::{DisconnectCause, Role};
+use crate::proto::Role;
 use crate::shared::Shared;
 use crate::slot::{End, Slot, SlotState};
 use crate::stats::ConnectionStats;
@@ -62,7 +63,7 @@ pub(crate) struct Parts {
     pub(crate) role: Role,
     pub(crate) peer: Peer,
     pub(crate) service_id: ServiceId,
-    pub(crate) private_data: Box<[u8]>,
+    pub(crate) private_data: Cow<'static, [u8]>,
 }
 
 impl Connection {
@@ -189,7 +190,7 @@ fn next_message(state: &mut SlotState) -> Option<Result<Option<Message>, RecvErr
 fn ended(end: &End, here: bool) -> Result<Option<Message>, RecvError> {
     match end {
         _ if here => Err(RecvError::Closed),
-        End::Disconnected(cause) if matches!(**cause, DisconnectCause::Peer { .. }) => Ok(None),
+        End::Disconnected(closed) if closed.how == How::ByPeer => Ok(None),
         End::Disconnected(_) | End::Rejected(_) => Err(RecvError::Broken(Status::GENERAL_ERR)),
         End::DeviceRemoved => Err(RecvError::Gone),
         _ => Err(RecvError::Closed),

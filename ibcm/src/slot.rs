@@ -6,10 +6,11 @@ use ibdev::Status;
 use ibdev::qp::Transition;
 use tracing::Span;
 
+use crate::closed::Closed;
 use crate::data::{News, Queues};
 use crate::parked::Parked;
 use crate::proto::message::Rep;
-use crate::proto::{ConnHandle, Disconnect, DisconnectCause, Effort, Event, Rejection};
+use crate::proto::{ConnHandle, Disconnect, Effort, Event, Rejection};
 use crate::shared::Shared;
 use crate::sync::lock;
 use ibwire::{Qpn, RejReason};
@@ -47,7 +48,7 @@ pub(crate) enum End {
     Rejected(Box<Rejection>),
     ReplyRefused(RejReason),
     Timeout(Effort),
-    Disconnected(Box<DisconnectCause>),
+    Disconnected(Closed),
     DeviceRemoved,
     /// Given up on this side without waiting, or the HCA's driver is gone.
     Closed,
@@ -119,7 +120,7 @@ impl Slot {
             Event::Rejected { rejection, .. } => End::Rejected(rejection),
             Event::ReplyRefused { reason, .. } => End::ReplyRefused(reason),
             Event::Timeout { effort, .. } => End::Timeout(effort),
-            Event::Disconnected { cause, .. } => End::Disconnected(Box::new(cause)),
+            Event::Disconnected { cause, .. } => End::Disconnected(Closed::disconnected(&cause)),
             Event::DeviceRemoved { .. } => End::DeviceRemoved,
             Event::Request { .. } => return,
         };
