@@ -18,8 +18,8 @@ pub struct Config {
     pub min_response_timeout: Duration,
     /// The longest. Default 60 s.
     pub max_response_timeout: Duration,
-    /// How long a DREQ is tried at most if the caller sets no deadline: period and number of retries are the peer's
-    /// choice on the passive side. Default 90 s, which the retries of Linux and those of
+    /// How long a DREQ is tried at most, from its first transmission on, if the caller sets no deadline: period and
+    /// number of retries are the peer's choice on the passive side. Default 90 s, which the retries of Linux and those of
     /// [`Connect`](super::Connect)'s defaults do not reach.
     pub max_disconnect_time: Duration,
     /// The longest ack timeout that a REQ can put into a QP; also what stands in for its 0, "for ever".

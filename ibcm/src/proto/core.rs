@@ -8,7 +8,6 @@ use ibwire::{CommId, TransactionId};
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 
-use super::address::Address;
 use super::config::Config;
 use super::connection::State;
 use super::event::Event;
@@ -19,6 +18,7 @@ use super::message::Message;
 use super::outbox::Outbox;
 use super::rate_limit::RateLimit;
 use super::rejections::Rejections;
+use super::sgids::{Address, Sgids};
 use super::stats::Stats;
 use super::timers::Timers;
 
@@ -35,6 +35,7 @@ pub(super) struct Core {
     pub(super) rng: ChaCha8Rng,
     pub(super) timers: Timers,
     pub(super) ids: Ids,
+    pub(super) sgids: Sgids,
     pub(super) listeners: Listeners,
     pub(super) rejections: Rejections,
     pub(super) outbox: Outbox,
@@ -53,6 +54,7 @@ impl Core {
         let keyed = Keyed::new(&mut rng);
         Self {
             ids: Ids::new(keyed),
+            sgids: Sgids::new(&ca.ports),
             listeners: Listeners::new(keyed),
             rejections: Rejections::new(config.max_rejections, keyed),
             answers: RateLimit::new(config.answers_per_second, ANSWER_COUNTERS),
@@ -104,7 +106,7 @@ impl Core {
     /// A MAD for `to`, if our GID that it goes by is in the port's table.
     #[inline]
     pub(super) fn mad(&mut self, to: &Address, mad: [u8; MAD_LEN]) -> Option<OutgoingMad> {
-        let to = to.resolve(&self.ca);
+        let to = self.sgids.resolve(to);
         self.stats.dropped_no_gid += u64::from(to.is_none());
         to.map(|to| OutgoingMad { to, mad })
     }

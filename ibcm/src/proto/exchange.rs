@@ -15,8 +15,19 @@ pub(super) struct Patience {
     pub(super) max_retries: u8,
     /// The longest wait that one MRA can bring.
     pub(super) max_mra_wait: Duration,
+    /// From the first transmission to the end of it all, unless there is a deadline.
+    pub(super) max_time: Duration,
     /// The end of it all.
     pub(super) deadline: Option<Instant>,
+}
+
+impl Patience {
+    /// How long it can take where there is no deadline. MRAs can stretch each of the periods to the longest wait but add
+    /// none: a peer that sends them for ever is given up.
+    fn longest(&self) -> Duration {
+        let periods = u32::from(self.max_retries) + 1;
+        self.period.max(self.max_mra_wait).saturating_mul(periods).min(self.max_time)
+    }
 }
 
 /// The message, the same bytes each time, and how far it has got.
@@ -24,6 +35,8 @@ pub(super) struct Patience {
 pub(super) struct Exchange {
     mad: [u8; MAD_LEN],
     patience: Patience,
+    /// From the first transmission to the end of it all, unless there is a deadline.
+    longest: Duration,
     sent: u8,
     first_sent: Option<Instant>,
     busy: bool,
@@ -33,6 +46,7 @@ impl Exchange {
     pub(super) fn new(patience: Patience, encode: impl FnOnce(&mut [u8; MAD_LEN])) -> Box<Self> {
         let mut exchange = Box::new(Self {
             mad: [0; MAD_LEN],
+            longest: patience.longest(),
             patience,
             sent: 0,
             first_sent: None,
@@ -90,13 +104,9 @@ impl Exchange {
         Effort { sent: self.sent, waited, busy: self.busy }
     }
 
-    /// The end of it all, if there is one. Where the caller set no deadline, MRAs can stretch each of the periods to the
-    /// longest wait but add none: a peer that sends them for ever is given up.
+    /// The end of it all, if there is one.
     pub(super) fn limit(&self) -> Option<Instant> {
-        let periods = u32::from(self.patience.max_retries) + 1;
-        let longest = self.patience.period.max(self.patience.max_mra_wait);
-        let stretched = |first: Instant| first.checked_add(longest.saturating_mul(periods));
-        self.patience.deadline.or_else(|| self.first_sent.and_then(stretched))
+        self.patience.deadline.or_else(|| self.first_sent?.checked_add(self.longest))
     }
 
     fn bounded(&self, at: Instant) -> Instant {
@@ -111,7 +121,13 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn exchange(deadline: Option<Instant>) -> Box<Exchange> {
-        let patience = Patience { period: SECOND, max_retries: 2, max_mra_wait: 60 * SECOND, deadline };
+        let patience = Patience {
+            period: SECOND,
+            max_retries: 2,
+            max_mra_wait: 60 * SECOND,
+            max_time: Duration::MAX,
+            deadline,
+        };
         Exchange::new(patience, |mad| mad[0] = 1)
     }
 

@@ -58,6 +58,38 @@ impl RemoteKey {
     }
 }
 
+/// Makes the keys of one host.
+#[derive(Debug)]
+pub(super) struct HostKeys(SipHasher13);
+
+impl HostKeys {
+    /// The peer's communication ID.
+    pub(super) fn id(&self, id: CommId) -> RemoteKey {
+        self.name(u64::from(id.0))
+    }
+
+    /// The peer's queue pair.
+    pub(super) fn qpn(&self, qpn: Qpn) -> RemoteKey {
+        self.name(1 << 32 | u64::from(qpn.get()))
+    }
+
+    fn name(&self, name: u64) -> RemoteKey {
+        let mut hasher = self.0;
+        hasher.write_u64(name);
+        RemoteKey(hasher.finish() as u32)
+    }
+}
+
+/// What a peer calls itself in its REQ or REP, and by which keys that is found.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RemoteNames {
+    pub(super) guid: Guid,
+    pub(super) id: CommId,
+    pub(super) qpn: Qpn,
+    pub(super) id_key: RemoteKey,
+    pub(super) qpn_key: RemoteKey,
+}
+
 /// The maps of all connections, each to its slot.
 #[derive(Debug)]
 pub(super) struct Ids {
@@ -77,23 +109,27 @@ impl Ids {
         }
     }
 
-    /// The peer's communication ID. The source is part of the key, so that nobody can crowd the keys of another host, or of
-    /// a CA without a GUID (spec/cm.md 8, T32). A host whose MADs come now with a GRH, now without is two for this.
-    pub(super) fn remote_id_key(&self, guid: Guid, source: Source, id: CommId) -> RemoteKey {
-        self.remote_key(guid, source, u64::from(id.0))
-    }
-
-    /// The peer's queue pair.
-    pub(super) fn remote_qpn_key(&self, guid: Guid, source: Source, qpn: Qpn) -> RemoteKey {
-        self.remote_key(guid, source, 1 << 32 | u64::from(qpn.get()))
-    }
-
-    fn remote_key(&self, guid: Guid, source: Source, name: u64) -> RemoteKey {
+    /// The keys of what a CA at `source` calls itself. The source is part of them, so that nobody can crowd the keys of
+    /// another host, or of a CA without a GUID (spec/cm.md 8, T32). A host whose MADs come now with a GRH, now without is
+    /// two for this.
+    pub(super) fn host(&self, guid: Guid, source: Source) -> HostKeys {
         let mut hasher = self.keyed.build_hasher();
-        source.hash(&mut hasher);
+        match source {
+            Source::Gid(gid) => {
+                let gid = u128::from_ne_bytes(gid.0);
+                hasher.write_u64(gid as u64);
+                hasher.write_u64((gid >> 64) as u64);
+            }
+            Source::Lid(lid) => hasher.write_u64(lid.0.into()),
+        }
         hasher.write_u64(guid.0);
-        hasher.write_u64(name);
-        RemoteKey(hasher.finish() as u32)
+        HostKeys(hasher)
+    }
+
+    /// What the CA at `source` calls itself.
+    pub(super) fn names(&self, source: Source, guid: Guid, id: CommId, qpn: Qpn) -> RemoteNames {
+        let host = self.host(guid, source);
+        RemoteNames { guid, id, qpn, id_key: host.id(id), qpn_key: host.qpn(qpn) }
     }
 
     /// A number that stands for `source` and that nobody outside can foresee.

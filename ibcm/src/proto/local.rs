@@ -93,13 +93,7 @@ impl LocalPort {
         Some(entries.find(|entry| entry.kind == GidKind::RoceV2).unwrap_or(first).index)
     }
 
-    /// The entry of the GID table at this index.
-    pub(super) fn gid_at(&self, index: u16) -> Option<&GidEntry> {
-        self.gids.iter().find(|entry| entry.index == index)
-    }
-
     /// The index of just this entry of the GID table.
-    #[inline]
     pub(super) fn index_of(&self, gid: Gid, kind: GidKind) -> Option<u16> {
         self.gids.iter().find(|entry| entry.gid == gid && entry.kind == kind).map(|entry| entry.index)
     }

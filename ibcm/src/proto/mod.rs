@@ -16,7 +16,6 @@
 //! pair number again as soon as they may, so that a busy peer would meet that often. In every other state, DreqSent
 //! included, such a message means that the peer has restarted: the connection is stale (spec/cm.md 4.8).
 
-mod address;
 mod attrs;
 mod class_port_info;
 mod command;
@@ -36,6 +35,7 @@ mod outbox;
 mod path;
 mod rate_limit;
 mod rejections;
+mod sgids;
 mod slot_table;
 mod stats;
 mod timers;

@@ -126,7 +126,7 @@ mod tests {
 
     fn peer(ids: &Ids, n: u32) -> Rejected {
         let (source, guid, id) = (Source::Gid(Gid([n as u8; 16])), Guid(7), CommId(n));
-        let key = ids.remote_id_key(guid, source, id);
+        let key = ids.host(guid, source).id(id);
         Rejected { key, source, guid, id, qpn: Qpn::truncate(n) }
     }
 

@@ -7,7 +7,6 @@ use ibdev::{MadAddr, MadSource, OutgoingMad};
 use ibwire::{CommId, Guid, PrivateData, Psn, QKey, Qpn, RejReason};
 use rand::Rng;
 
-use super::super::address::Address;
 use super::super::attrs::{Attrs, ack_timeout};
 use super::super::command::Connect;
 use super::super::core::{Core, encoded};
@@ -15,6 +14,7 @@ use super::super::endpoint::ConnHandle;
 use super::super::error::{CommandError, ConnectError};
 use super::super::event::Event;
 use super::super::exchange::Exchange;
+use super::super::ids::RemoteNames;
 use super::super::invalid::{Invalid, Limit, Value};
 use super::super::local::LocalCa;
 use super::super::message::{
@@ -107,7 +107,7 @@ impl Connection {
         let rq_psn = Psn::truncate(core.rng.next_u32());
         let life_time = connect.path.life_time();
         let round_trip = 2 * life_time.duration();
-        let address = Address::new(&core.ca, plan.primary);
+        let address = core.sgids.address(plan.primary);
         let mut connection = Self {
             handle,
             role: Role::Active,
@@ -196,11 +196,12 @@ impl Connection {
         core: &mut Core,
         now: Instant,
         from: &MadSource,
+        names: &RemoteNames,
         rep: &Rep,
     ) {
         self.stop_exchange(core);
-        self.answer_to = Address::new(&core.ca, from.reply());
-        self.meet_peer(core, rep.local_ca_guid, rep.local_comm_id, rep.local_qpn);
+        self.answer_to = core.sgids.address(from.reply());
+        self.meet_peer(core, names);
         let (offered, wished) = (self.terms.responder_resources, self.terms.initiator_depth);
         let delay = rep.target_ack_delay;
         self.terms = Terms {

@@ -62,7 +62,7 @@ impl Connection {
 
     /// The attributes by these terms; `None` while the port does not have our GID.
     pub(super) fn attrs_of(&self, core: &Core, terms: &Terms) -> Option<Attrs> {
-        let primary = self.primary.resolve(&core.ca)?;
+        let primary = core.sgids.resolve(&self.primary)?;
         Some(terms.attrs(&primary, self.remote_qpn, core.config.min_rnr_timer))
     }
 }

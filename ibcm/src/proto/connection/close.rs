@@ -10,7 +10,7 @@ use super::super::command::{Disconnect, Reject};
 use super::super::core::{Core, encoded};
 use super::super::error::CommandError;
 use super::super::event::{DisconnectCause, Event, Rejection};
-use super::super::exchange::Exchange;
+use super::super::exchange::{Exchange, Patience};
 use super::super::ids::Source;
 use super::super::message::{Ari, Drep, Dreq, Message, MessageId, Rej, RejectInfo};
 use super::super::rejections::Rejected;
@@ -272,8 +272,8 @@ impl Connection {
             remote_qpn,
             private_data: disconnect.private_data,
         };
-        let longest = || now.checked_add(core.config.max_disconnect_time);
-        let patience = self.patience(core, now, disconnect.deadline.or_else(longest));
+        let max_time = core.config.max_disconnect_time;
+        let patience = Patience { max_time, ..self.patience(core, now, disconnect.deadline) };
         let exchange = Exchange::new(patience, |mad| Message::Dreq(dreq).encode(tid, mad));
         self.set_state(core, State::DreqSent);
         self.start_exchange(core, exchange);

@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 use ibdev::{AddressVector, MAD_LEN, MadSource, OutgoingMad};
 use ibwire::{CommId, Guid, PrivateData, Qpn, TimeCode, TransactionId};
 
-use super::address::Address;
 use super::core::{Core, encoded};
 use super::endpoint::{ConnHandle, Info, ListenerId};
 use super::error::CommandError;
 use super::event::Event;
 use super::exchange::{Exchange, Patience};
-use super::ids::{RemoteKey, Source};
+use super::ids::{RemoteKey, RemoteNames};
 use super::message::{FailoverAccepted, MessageId, Mra};
 use super::outbox::Owed;
+use super::sgids::Address;
 use super::timers::Timer;
 
 pub(super) use active::Plan;
@@ -157,10 +157,9 @@ impl Connection {
     }
 
     /// Takes the peer's names for itself into the maps.
-    fn meet_peer(&mut self, core: &mut Core, guid: Guid, id: CommId, qpn: Qpn) {
-        (self.remote_guid, self.remote_id, self.remote_qpn) = (guid, id, qpn);
-        let source = Source::at(self.answer_to.av());
-        let keys = [core.ids.remote_id_key(guid, source, id), core.ids.remote_qpn_key(guid, source, qpn)];
+    fn meet_peer(&mut self, core: &mut Core, names: &RemoteNames) {
+        (self.remote_guid, self.remote_id, self.remote_qpn) = (names.guid, names.id, names.qpn);
+        let keys = [names.id_key, names.qpn_key];
         for key in keys {
             core.ids.insert_remote(key, self.handle.slot());
         }
@@ -246,6 +245,7 @@ impl Connection {
             period: self.period,
             max_retries: self.max_cm_retries,
             max_mra_wait: core.config.max_mra_wait,
+            max_time: Duration::MAX,
             deadline: deadline.map(|deadline| deadline.max(soonest)),
         }
     }

@@ -6,7 +6,6 @@ use ibdev::{MadAddr, MadSource};
 use ibwire::{Psn, QKey, Qpn, RejReason, TransactionId};
 use rand::Rng;
 
-use super::super::address::Address;
 use super::super::attrs::Attrs;
 use super::super::command::Accept;
 use super::super::core::Core;
@@ -14,6 +13,7 @@ use super::super::endpoint::{ConnHandle, ListenerId};
 use super::super::error::CommandError;
 use super::super::event::{Event, Request};
 use super::super::exchange::Exchange;
+use super::super::ids::RemoteNames;
 use super::super::invalid::{Invalid, Limit, Value};
 use super::super::message::{
     Eecn, FailoverAccepted, Message, MessageId, Rej, Rep, Req, RetryCount, Rtu, VendorId,
@@ -25,6 +25,7 @@ use super::{Connection, Reports, Role, State, Terms};
 /// A request that passed all checks.
 #[derive(Debug)]
 pub(in super::super) struct Admission {
+    pub(in super::super) names: RemoteNames,
     pub(in super::super) listener: ListenerId,
     /// The path back.
     pub(in super::super) path: Path,
@@ -65,8 +66,8 @@ impl Connection {
             remote_guid: req.local_ca_guid,
             remote_keys: None,
             tid,
-            primary: Address::new(&core.ca, admission.primary),
-            answer_to: Address::new(&core.ca, from.reply()),
+            primary: core.sgids.address(admission.primary),
+            answer_to: core.sgids.address(from.reply()),
             period: core.response_timeout(req.local_cm_response_timeout.duration()),
             max_cm_retries: req.max_cm_retries.get(),
             life_time: ack_timeout.saturating_sub(1),
@@ -95,7 +96,7 @@ impl Connection {
         };
         core.states[State::ReqRcvd.index()] += 1;
         core.ids.insert_local_id(local_id, handle.slot());
-        connection.meet_peer(core, req.local_ca_guid, req.local_comm_id, req.local_qpn);
+        connection.meet_peer(core, &admission.names);
         core.listeners.request_added(admission.listener);
         core.stats.requests += 1;
         connection.start_timer(core, now + answer_within / 2);
@@ -139,7 +140,7 @@ impl Connection {
     pub(in super::super) fn accept_attrs(&self, core: &Core, accept: &Accept) -> Result<Attrs, CommandError> {
         let terms = self.accepted_terms(accept)?;
         self.attrs_of(core, &terms).ok_or_else(|| {
-            let sgid = Value::Gid(self.primary.sgid().unwrap_or_default());
+            let sgid = Value::Gid(core.sgids.gid(&self.primary).unwrap_or_default());
             Invalid::new("SGID", sgid, Limit::Must("in the GID table of the path's port")).into()
         })
     }

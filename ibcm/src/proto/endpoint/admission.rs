@@ -6,7 +6,7 @@ use ibdev::{AddressVector, GlobalRoute, MadAddr, MadSource};
 use ibwire::{Lid, PathRecord, QKey, Qpn, RejReason, Selector, TransactionId};
 
 use super::super::connection::{Admission, Connection};
-use super::super::ids::Source;
+use super::super::ids::{RemoteNames, Source};
 use super::super::local::{LocalCa, LocalPort};
 use super::super::message::{PathBlock, Rej, RejectInfo, Req, TransportService};
 use super::super::path::{DEFAULT_HOP_LIMIT, Path};
@@ -34,8 +34,9 @@ impl Endpoint {
             self.refuse(from, tid, req, RejReason::INVALID_TRANSPORT.into());
             return;
         }
-        let by_id = self.find_by_remote_id(from, req.local_ca_guid, req.local_comm_id);
-        let by_qpn = self.find_by_remote_qpn(from, req.local_ca_guid, req.local_qpn);
+        let source = Source::of(from);
+        let names = self.core.ids.names(source, req.local_ca_guid, req.local_comm_id, req.local_qpn);
+        let (by_id, by_qpn) = self.find_by_remote_names(from, &names);
         if let Some(slot) = self.made_of(req, by_id).or_else(|| self.made_of(req, by_qpn)) {
             self.on(slot, |conn, core| conn.handle_duplicate_request(core, from, tid));
             return;
@@ -46,7 +47,7 @@ impl Endpoint {
             self.on(slot, |conn, core| conn.handle_stale(core, now, req.local_qpn));
             return;
         }
-        if let Some(&rej) = self.core.rejections.of_request(now, &self.sender(from, req)) {
+        if let Some(&rej) = self.core.rejections.of_request(now, &sender(source, &names)) {
             self.core.stats.repeated_answers += 1;
             self.core.answer(from.reply(), rej);
             return;
@@ -57,7 +58,7 @@ impl Endpoint {
             self.on(slot, |conn, core| conn.handle_stale(core, now, req.local_qpn));
             return;
         }
-        match self.admit(from, req) {
+        match self.admit(from, req, names) {
             Ok(admission) => {
                 self.pass_on(by_id, by_qpn);
                 self.insert(|core, handle| Connection::passive(core, now, handle, admission, from, tid, req));
@@ -74,13 +75,6 @@ impl Endpoint {
         })
     }
 
-    /// Under which names a rejection of this REQ is remembered.
-    fn sender(&self, from: &MadSource, req: &Req) -> Rejected {
-        let (source, guid, id) = (Source::of(from), req.local_ca_guid, req.local_comm_id);
-        let key = self.core.ids.remote_id_key(guid, source, id);
-        Rejected { key, source, guid, id, qpn: req.local_qpn }
-    }
-
     fn refuse(&mut self, from: &MadSource, tid: TransactionId, req: &Req, refusal: Refusal) {
         match refusal {
             Refusal::Ignore => self.core.stats.dropped_backlog += 1,
@@ -93,7 +87,7 @@ impl Endpoint {
         }
     }
 
-    fn admit(&self, from: &MadSource, req: &Req) -> Result<Admission, Refusal> {
+    fn admit(&self, from: &MadSource, req: &Req, names: RemoteNames) -> Result<Admission, Refusal> {
         let (ca, listeners) = (&self.core.ca, &self.core.listeners);
         let end = local_end(ca, from, &req.primary);
         // The port that the connection is for; the MAD may have come in on another one.
@@ -106,8 +100,13 @@ impl Endpoint {
         }
         let (port, sgid_index) = end?;
         let (path, primary) = path_back(port, sgid_index, from, req)?;
-        Ok(Admission { listener, path, primary })
+        Ok(Admission { names, listener, path, primary })
     }
+}
+
+/// Under which names a rejection of a REQ is remembered.
+fn sender(source: Source, names: &RemoteNames) -> Rejected {
+    Rejected { key: names.id_key, source, guid: names.guid, id: names.id, qpn: names.qpn }
 }
 
 /// Whether the REQ asks for a reliable connection and says to which QP.

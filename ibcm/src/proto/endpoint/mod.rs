@@ -59,6 +59,7 @@ impl Endpoint {
     /// GIDs, whatever indices these have now; while the port lacks one, what would go by it is dropped.
     pub fn update_port(&mut self, port: LocalPort) {
         self.core.outbox.add_port(port.number);
+        self.core.sgids.update(&port);
         self.core.ca.update_port(port);
     }
 

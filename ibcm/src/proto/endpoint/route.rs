@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use ibdev::{MAD_LEN, MadSource};
-use ibwire::{CommId, Guid, PrivateData, Qpn, RejReason, TransactionId};
+use ibwire::{CommId, Guid, PrivateData, RejReason, TransactionId};
 
 use super::super::class_port_info;
 use super::super::connection::{Connection, State};
-use super::super::ids::{RemoteKey, Source};
+use super::super::ids::{RemoteKey, RemoteNames, Source};
 use super::super::message::{
     Ari, CLASS_VERSION, DecodeError, Drep, Dreq, Message, MessageId, Mra, Rej, RejectInfo, Rep, Rtu,
 };
@@ -106,7 +106,8 @@ impl Endpoint {
         if rej.remote_comm_id.is_none() {
             return match RejectInfo::decode(rej.reason, &rej.ari) {
                 RejectInfo::CaGuid(guid) if !rej.local_comm_id.is_none() => {
-                    self.find_by_remote_id(from, guid, rej.local_comm_id)
+                    let key = self.core.ids.host(guid, Source::of(from)).id(rej.local_comm_id);
+                    self.find_by_remote_id(from, key, guid, rej.local_comm_id)
                 }
                 _ => None,
             };
@@ -145,8 +146,9 @@ impl Endpoint {
     }
 
     fn handle_first_rep(&mut self, now: Instant, from: &MadSource, tid: TransactionId, slot: u32, rep: &Rep) {
-        let by_id = self.find_by_remote_id(from, rep.local_ca_guid, rep.local_comm_id);
-        let by_qpn = self.find_by_remote_qpn(from, rep.local_ca_guid, rep.local_qpn);
+        let source = Source::of(from);
+        let names = self.core.ids.names(source, rep.local_ca_guid, rep.local_comm_id, rep.local_qpn);
+        let (by_id, by_qpn) = self.find_by_remote_names(from, &names);
         if let Some(old) = by_qpn.filter(|&old| !self.rests(old)) {
             let rej = rej_of_reply(rep, RejReason::STALE_CONNECTION);
             self.core.answer_with(from.reply(), tid, rej);
@@ -157,7 +159,7 @@ impl Endpoint {
             self.core.warn(now, from, "replies with an ID that it has a connection by");
         } else {
             self.pass_on(by_id, by_qpn);
-            self.on(slot, |conn, core| conn.handle_reply(core, now, from, rep));
+            self.on(slot, |conn, core| conn.handle_reply(core, now, from, &names, rep));
         }
     }
 
@@ -238,16 +240,19 @@ impl Endpoint {
         }
     }
 
-    /// A connection of the host that sent this, with this ID of its own.
-    pub(super) fn find_by_remote_id(&self, from: &MadSource, guid: Guid, id: CommId) -> Option<u32> {
-        let key = self.core.ids.remote_id_key(guid, Source::of(from), id);
-        self.find_by_remote(from, key, |conn| conn.remote_guid() == guid && conn.remote_id() == id)
+    /// The connections of the host that sent this, one with this ID of its own, one with this QP.
+    pub(super) fn find_by_remote_names(
+        &self,
+        from: &MadSource,
+        names: &RemoteNames,
+    ) -> (Option<u32>, Option<u32>) {
+        let is_it = |conn: &Connection| conn.remote_guid() == names.guid && conn.remote_qpn() == names.qpn;
+        let by_id = self.find_by_remote_id(from, names.id_key, names.guid, names.id);
+        (by_id, self.find_by_remote(from, names.qpn_key, is_it))
     }
 
-    /// A connection of the host that sent this, with this QP of its own.
-    pub(super) fn find_by_remote_qpn(&self, from: &MadSource, guid: Guid, qpn: Qpn) -> Option<u32> {
-        let key = self.core.ids.remote_qpn_key(guid, Source::of(from), qpn);
-        self.find_by_remote(from, key, |conn| conn.remote_guid() == guid && conn.remote_qpn() == qpn)
+    fn find_by_remote_id(&self, from: &MadSource, key: RemoteKey, guid: Guid, id: CommId) -> Option<u32> {
+        self.find_by_remote(from, key, |conn| conn.remote_guid() == guid && conn.remote_id() == id)
     }
 
     /// There is at most one: who gets a name in its place passes it on.
