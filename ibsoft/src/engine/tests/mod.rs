@@ -1,5 +1,6 @@
 //! Tests of the engine. The scenarios `hca_t…` are those of spec/softhca.md section 7.
 
+mod captured_requests;
 mod datagrams;
 mod fuzz;
 mod gsi;
