@@ -1,14 +1,17 @@
 //! Tests of the engine. The scenarios `hca_t…` are those of spec/softhca.md section 7.
 
+mod captured_answers;
 mod captured_requests;
 mod datagrams;
 mod fuzz;
 mod gsi;
 mod rc_memory;
+mod rc_rdma;
 mod rc_receive;
 mod rc_respond;
 mod rc_send;
 mod script;
+mod send_queue;
 mod shared_receives;
 mod simulation;
 mod states;

@@ -12,7 +12,13 @@
 //! memory 8 len=16 tag=1000        D's region has the bytes of P's packet 1000 there
 //! word 8 105                      D's region has this number there
 //! read 0 len=3000                 the READ responses since the last such line are these bytes of D's region
-//! send 7 len=16                   D posts work request 7; `recv` likewise
+//! send 7 len=16                   D posts work request 7; `recv` likewise. Of sends: imm=, SE=1, FENCE=1, SIGNALED=0,
+//!                                 sge=3,0,1022 instead of len=
+//! get 7 len=3000 va=8             D posts an RDMA read from byte 8 of P's memory; `put` writes there
+//! add 7 add=5                     D posts a fetch-and-add; `cas 7 compare=1 swap=2` likewise
+//! P > RDMA_READ_RESPONSE_ONLY 5000 len=16 at=8    P answers with its memory from byte 8 on
+//! P > ATOMIC_ACKNOWLEDGE 5000 original=100
+//! D : read 7 SUCCESS len=3000     the read brought what P has in its memory
 //! modify RTS
 //! wait 16.8ms
 //! count drop_pkey 1
@@ -24,8 +30,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use ibdev::qp::{QpType, Rtr, Rts, Transition};
-use ibdev::{Completion, DeviceEvent, PostError, SendFlags, SharedMemory};
-use ibwire::packet::{Aeth, AtomicEth, Bth, ImmDt, Opcode, Reth, Syndrome, SyndromeKind, TransportPacket};
+use ibdev::{
+    Completion, CompletionOp, DeviceEvent, PostError, RemoteAddr, SendFlags, SendOp, SendWr, SharedMemory,
+};
+use ibwire::packet::{
+    Aeth, AtomicAckEth, AtomicEth, Bth, ImmDt, Opcode, Reth, Syndrome, SyndromeKind, TransportPacket,
+};
 use ibwire::{Msn, PKey, Psn, Qpn, RKey};
 
 use super::super::{CqId, DomainId, Engine, EngineEvent, NetHeader, QpCreate};
@@ -40,6 +50,10 @@ pub(super) const P_QPN: Qpn = Qpn::truncate(0x11);
 pub(super) const REGION: usize = 4096;
 pub(super) const REGION_TAG: u64 = 77;
 
+/// Where P's memory begins, its key, and what is in it.
+const P_MEMORY: RemoteAddr = RemoteAddr { addr: 0x10_0000, rkey: RKey(0xabcd_ef01) };
+const P_TAG: u64 = 55;
+
 /// The device under test with one connected QP: PMTU 1024, it expects PSN 1000 and sends from 5000.
 pub(super) struct Dut {
     pub(super) engine: Engine,
@@ -53,6 +67,8 @@ pub(super) struct Dut {
     addr: u64,
     /// Payloads of READ responses.
     read: Vec<u8>,
+    /// Where D's own reads begin in P's memory, by the work requests' ids.
+    gets: BTreeMap<u64, u64>,
     packets: VecDeque<String>,
     completions: VecDeque<Completion>,
     events: VecDeque<DeviceEvent>,
@@ -106,6 +122,7 @@ impl Dut {
             rkey,
             addr,
             read: Vec::new(),
+            gets: BTreeMap::new(),
             engine,
             qpn,
             now: Instant::now(),
@@ -152,6 +169,7 @@ impl Dut {
                 let expected = match event {
                     "CommEstablished" => DeviceEvent::CommEstablished(self.qpn),
                     "QpError" => DeviceEvent::QpError(self.qpn),
+                    "SqDrained" => DeviceEvent::SqDrained(self.qpn),
                     "QpAccessError" => DeviceEvent::QpAccessError(self.qpn),
                     "QpRequestError" => DeviceEvent::QpRequestError(self.qpn),
                     "LastWqeReached" => DeviceEvent::LastWqeReached(self.qpn),
@@ -159,12 +177,11 @@ impl Dut {
                 };
                 assert_eq!(self.events.pop_front(), Some(expected), "at {line}");
             }
-            ["send", id, ..] => {
-                let args = Args::new(&words[2..]);
-                let imm = args.number("imm").map(|imm| imm as u32);
-                let mut wr = send(number(id), args.number("len").unwrap_or(16) as usize, imm);
-                wr.flags.set(SendFlags::SOLICITED, args.number("SE") == Some(1));
-                self.engine.post_send(self.qpn, &mut one(wr)).unwrap();
+            [op @ ("send" | "put" | "get" | "add" | "cas"), id, ..] => {
+                let wr = self.request(op, number(id), &Args::new(&words[2..]));
+                self.engine
+                    .post_send(self.qpn, &mut one(wr))
+                    .unwrap_or_else(|error| panic!("{line}: {error}"));
                 self.drain();
             }
             ["recv", id, ..] => {
@@ -191,6 +208,8 @@ impl Dut {
                     "RTS" => Transition::Rts(self.rts),
                     "ERR" => Transition::Error,
                     "RESET" => Transition::Reset,
+                    "SQD" => Transition::SqDrain,
+                    "resume" => Transition::SqResume,
                     _ => panic!("state in {line}"),
                 };
                 drop(self.engine.modify(self.qpn, transition).unwrap());
@@ -240,6 +259,31 @@ impl Dut {
         assert!(self.packets.is_empty(), "unexpected before {line}: {:?}", self.packets);
     }
 
+    fn request(&mut self, op: &str, id: u64, args: &Args<'_>) -> SendWr {
+        let imm = args.number("imm").map(|imm| imm as u32);
+        let va = args.number("va").unwrap_or(0);
+        let remote = RemoteAddr { addr: P_MEMORY.addr.wrapping_add(va), ..P_MEMORY };
+        let value = |key| args.number(key).unwrap_or(0);
+        let (op, len) = match op {
+            "send" => (SendOp::Send { imm }, 16),
+            "put" => (SendOp::Write { to: remote, imm }, 16),
+            "get" => {
+                self.gets.insert(id, va);
+                (SendOp::Read { from: remote }, 16)
+            }
+            "add" => (SendOp::FetchAdd { at: remote, add: value("add") }, 8),
+            _ => (SendOp::CompareSwap { at: remote, compare: value("compare"), swap: value("swap") }, 8),
+        };
+        let mut wr = SendWr { op, ..send(id, args.number("len").unwrap_or(len) as usize, None) };
+        if let Some(sge) = args.text("sge") {
+            wr.sg = sge.split(',').map(|len| message(id, number(len) as usize)).collect();
+        }
+        wr.flags.set(SendFlags::SOLICITED, args.number("SE") == Some(1));
+        wr.flags.set(SendFlags::FENCE, args.number("FENCE") == Some(1));
+        wr.flags.set(SendFlags::SIGNALED, args.number("SIGNALED") != Some(0));
+        wr
+    }
+
     pub(super) fn post_send(&mut self, id: u64) -> Result<(), PostError> {
         self.engine.post_send(self.qpn, &mut one(send(id, 16, None)))
     }
@@ -275,7 +319,11 @@ impl Dut {
         let is_bare =
             opcode.is_response() || opcode == Opcode::RC_RDMA_READ_REQUEST || opcode.has_atomic_eth();
         let len = if is_bare { 0 } else { 16 };
-        let payload = message(number(psn), args.number("len").map_or(len, |len| len as usize));
+        let len = args.number("len").map_or(len, |len| len as usize);
+        let payload = match args.number("at") {
+            Some(at) => p_memory(at as usize, len),
+            None => message(number(psn), len).to_vec(),
+        };
         let bth = Bth {
             ack_req: args.number("A") != Some(0) && !opcode.is_response(),
             mig_req: args.number("M") != Some(0),
@@ -288,6 +336,9 @@ impl Dut {
         };
         let mut bytes = bth.to_bytes().to_vec();
         let mut extended = vec![0; opcode.headers_len()];
+        if let Some(syndrome) = args.number("syndrome") {
+            extended[0] = syndrome as u8;
+        }
         if let Some(syndrome) = aeth {
             let msn = Msn::truncate(args.number("MSN").unwrap_or(0) as u32);
             extended = Aeth::new(syndrome, msn).to_bytes().to_vec();
@@ -302,6 +353,10 @@ impl Dut {
             let swap_or_add = args.number("add").or(args.number("swap")).unwrap_or(0);
             let compare = args.number("compare").unwrap_or(0);
             extended = AtomicEth { va, rkey, swap_or_add, compare }.to_bytes().to_vec();
+        }
+        if opcode.has_atomic_ack() {
+            let original = args.number("original").unwrap();
+            extended[Aeth::LEN..].copy_from_slice(&AtomicAckEth { original }.to_bytes());
         }
         if let Some(imm) = args.number("imm") {
             let at = extended.len() - ImmDt::LEN;
@@ -346,9 +401,28 @@ impl Dut {
             format!("{:?} {} {:?}", completion.op, completion.id, completion.status).to_lowercase();
         let status = text.split_off(text.rfind(' ').unwrap()).to_uppercase();
         text.push_str(&status);
+        let bytes = || completion.sg.iter().flat_map(|buf| buf.iter().copied()).collect::<Vec<u8>>();
+        match completion.op {
+            _ if !completion.status.is_ok() => {}
+            CompletionOp::Read => {
+                let from = self.gets[&completion.id] as usize;
+                assert!(
+                    bytes() == p_memory(from, completion.len as usize),
+                    "what was read by {}",
+                    completion.id
+                );
+                text.push_str(&format!(" len={}", completion.len));
+            }
+            CompletionOp::FetchAdd | CompletionOp::CompareSwap => {
+                let original = u64::from_ne_bytes(bytes()[..8].try_into().unwrap());
+                assert_eq!(completion.len, 8);
+                text.push_str(&format!(" original={original}"));
+            }
+            _ => {}
+        }
         if completion.status.is_ok() && completion.op.is_recv() {
             let filled: usize = completion.sg.iter().map(|buf| buf.len()).sum();
-            let placed = if completion.op == ibdev::CompletionOp::Recv { completion.len } else { 0 };
+            let placed = if completion.op == CompletionOp::Recv { completion.len } else { 0 };
             assert_eq!(filled, placed as usize);
             text.push_str(&format!(" len={}", completion.len));
             if let Some(imm) = completion.imm {
@@ -357,6 +431,11 @@ impl Dut {
         }
         text
     }
+}
+
+/// Bytes of P's memory.
+fn p_memory(at: usize, len: usize) -> Vec<u8> {
+    (at..at + len).map(|i| pattern(P_TAG, i)).collect()
 }
 
 /// A packet of D in the notation, after checks that hold for all of them.
@@ -398,6 +477,15 @@ fn describe_packet(bytes: &[u8]) -> String {
     }
     if bth.solicited {
         text.push_str(" SE=1");
+    }
+    if let Some(Reth { va, rkey, len }) = packet.reth() {
+        assert_eq!(rkey, P_MEMORY.rkey);
+        text.push_str(&format!(" va={} dma={len}", va.wrapping_sub(P_MEMORY.addr)));
+    }
+    if let Some(AtomicEth { va, rkey, swap_or_add, compare }) = packet.atomic_eth() {
+        assert_eq!(rkey, P_MEMORY.rkey);
+        let va = va.wrapping_sub(P_MEMORY.addr);
+        text.push_str(&format!(" va={va} swap_or_add={swap_or_add} compare={compare}"));
     }
     if let Some(imm) = packet.immdt() {
         text.push_str(&format!(" imm={:#x}", imm.to_u32()));
