@@ -99,10 +99,11 @@ impl Srq {
 }
 
 /// # Errors
-/// [`PostError::Invalid`] for a receive with too many buffers.
+/// [`PostError::Limit`] for a receive with too many buffers.
 pub(super) fn fits(wr: &RecvWr, max_sge: usize) -> Result<(), PostError> {
-    if wr.sg.len() > max_sge {
-        return Err(PostError::Invalid { why: "more buffers than the queue was created for" });
+    let (value, limit) = (wr.sg.len() as u64, max_sge as u64);
+    if value > limit {
+        return Err(PostError::Limit { what: "number of buffers", value, limit });
     }
     Ok(())
 }

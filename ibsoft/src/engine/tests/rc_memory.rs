@@ -337,7 +337,7 @@ fn receives_with_scatter_lists() {
     let sg = |id, lens: &[usize]| RecvWr { id, sg: lens.iter().map(|len| Buf::unregistered(*len)).collect() };
     let mut work = VecDeque::from([sg(0, &[5, 0, 1, 2000]), sg(1, &[10, 5]), sg(2, &[1, 1, 1, 1, 1])]);
     let refused = dut.engine.post_recv(dut.qpn, &mut work);
-    assert!(matches!(refused, Err(PostError::Invalid { .. })));
+    assert!(matches!(refused, Err(PostError::Limit { .. })));
     assert_eq!(work.len(), 1);
     dut.run(
         "P > SEND_FIRST 1000 len=1024 A=0
