@@ -77,8 +77,7 @@ impl Exchange {
 
     /// It ends at `deadline` if not before.
     pub(super) fn hasten(&mut self, deadline: Instant) {
-        let before = self.patience.deadline;
-        self.patience.deadline = Some(before.map_or(deadline, |before| before.min(deadline)));
+        self.patience.deadline = Some(self.bounded(deadline));
     }
 
     pub(super) fn is_sent(&self) -> bool {

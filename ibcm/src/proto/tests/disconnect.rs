@@ -278,8 +278,11 @@ fn cm_t18_bound_of_our_own() {
         net.run();
         net.events(P);
 
-        // Dropped, and the peer is dead.
+        // Dropped, and the peer is dead. That somebody would wait longer does not matter.
         net.abort(P, p);
+        let longer = Disconnect { deadline: Some(net.now + time(31)), ..Disconnect::default() };
+        let now = net.now;
+        net.ep(P).disconnect(now, p, longer).unwrap();
         let bound = Duration::from_secs(bound);
         let dreqs = net.advance_lossy(bound - Duration::from_nanos(1));
         assert_eq!(dreqs.len(), sent);
