@@ -11,6 +11,7 @@ use rand::{Rng, SeedableRng};
 use super::config::Config;
 use super::connection::State;
 use super::event::Event;
+use super::exchange::Exchanges;
 use super::ids::{Ids, Keyed, Source};
 use super::listeners::Listeners;
 use super::local::LocalCa;
@@ -39,6 +40,7 @@ pub(super) struct Core {
     pub(super) listeners: Listeners,
     pub(super) rejections: Rejections,
     pub(super) outbox: Outbox,
+    pub(super) exchanges: Exchanges,
     pub(super) events: VecDeque<Event>,
     pub(super) stats: Stats,
     pub(super) states: [usize; State::COUNT],
@@ -64,6 +66,7 @@ impl Core {
             ca,
             rng,
             timers: Timers::default(),
+            exchanges: Exchanges::default(),
             events: VecDeque::new(),
             stats: Stats::default(),
             states: [0; State::COUNT],

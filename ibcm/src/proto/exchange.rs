@@ -42,20 +42,49 @@ pub(super) struct Exchange {
     busy: bool,
 }
 
-impl Exchange {
-    pub(super) fn new(patience: Patience, encode: impl FnOnce(&mut [u8; MAD_LEN])) -> Box<Self> {
-        let mut exchange = Box::new(Self {
+/// Makes exchanges in the memory of those that are over: a connection has two or three, one after the other.
+#[derive(Debug, Default)]
+pub(super) struct Exchanges {
+    #[expect(clippy::vec_box, reason = "the boxes go to the connections")]
+    spares: Vec<Box<Exchange>>,
+}
+
+impl Exchanges {
+    const MOST_SPARES: usize = 1024;
+
+    pub(super) fn make(
+        &mut self,
+        patience: Patience,
+        encode: impl FnOnce(&mut [u8; MAD_LEN]),
+    ) -> Box<Exchange> {
+        let new = Exchange {
             mad: [0; MAD_LEN],
             longest: patience.longest(),
             patience,
             sent: 0,
             first_sent: None,
             busy: false,
-        });
+        };
+        let mut exchange = match self.spares.pop() {
+            Some(mut spare) => {
+                *spare = new;
+                spare
+            }
+            None => Box::new(new),
+        };
         encode(&mut exchange.mad);
         exchange
     }
 
+    /// Takes the memory of one that is over.
+    pub(super) fn keep(&mut self, exchange: Box<Exchange>) {
+        if self.spares.len() < Self::MOST_SPARES {
+            self.spares.push(exchange);
+        }
+    }
+}
+
+impl Exchange {
     /// Hands the message out; the answer is due at the returned instant.
     #[inline]
     pub(super) fn transmit(&mut self, now: Instant) -> ([u8; MAD_LEN], Instant) {
@@ -127,7 +156,7 @@ mod tests {
             max_time: Duration::MAX,
             deadline,
         };
-        Exchange::new(patience, |mad| mad[0] = 1)
+        Exchanges::default().make(patience, |mad| mad[0] = 1)
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::super::command::{Disconnect, Reject};
 use super::super::core::{Core, encoded};
 use super::super::error::CommandError;
 use super::super::event::{DisconnectCause, Event, Rejection};
-use super::super::exchange::{Exchange, Patience};
+use super::super::exchange::Patience;
 use super::super::ids::Source;
 use super::super::message::{Ari, Drep, Dreq, Message, MessageId, Rej, RejectInfo};
 use super::super::rejections::Rejected;
@@ -156,8 +156,8 @@ impl Connection {
 
     /// The retries are used up, or the deadline has passed.
     pub(super) fn give_up(&mut self, core: &mut Core, now: Instant) {
-        let Some(exchange) = self.stop_exchange(core) else { return };
-        let effort = exchange.effort(now);
+        let Some(effort) = self.exchange.as_ref().map(|exchange| exchange.effort(now)) else { return };
+        self.stop_exchange(core);
         tracing::debug!(local = %self.local_id, state = %self.state, sent = effort.sent, "no answer");
         match self.state {
             State::DreqSent => {
@@ -274,7 +274,7 @@ impl Connection {
         };
         let max_time = core.config.max_disconnect_time;
         let patience = Patience { max_time, ..self.patience(core, now, disconnect.deadline) };
-        let exchange = Exchange::new(patience, |mad| Message::Dreq(dreq).encode(tid, mad));
+        let exchange = core.exchanges.make(patience, |mad| Message::Dreq(dreq).encode(tid, mad));
         self.set_state(core, State::DreqSent);
         self.start_exchange(core, exchange);
     }

@@ -211,7 +211,7 @@ impl Connection {
 
     /// A message that has to be answered: queued, sent, and sent again.
     fn start_exchange(&mut self, core: &mut Core, exchange: Box<Exchange>) {
-        core.timers.stop(&mut self.timer);
+        self.stop_exchange(core);
         self.exchange = Some(exchange);
         self.queue_exchange(core);
     }
@@ -233,9 +233,11 @@ impl Connection {
         if self.awaits_rtu() { &self.answer_to } else { &self.primary }
     }
 
-    fn stop_exchange(&mut self, core: &mut Core) -> Option<Box<Exchange>> {
+    fn stop_exchange(&mut self, core: &mut Core) {
         core.timers.stop(&mut self.timer);
-        self.exchange.take()
+        if let Some(exchange) = self.exchange.take() {
+            core.exchanges.keep(exchange);
+        }
     }
 
     /// A deadline that is too close, or has passed, leaves the time to send the message once.

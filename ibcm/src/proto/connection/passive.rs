@@ -12,7 +12,6 @@ use super::super::core::Core;
 use super::super::endpoint::{ConnHandle, ListenerId};
 use super::super::error::CommandError;
 use super::super::event::{Event, Request};
-use super::super::exchange::Exchange;
 use super::super::ids::RemoteNames;
 use super::super::invalid::{Invalid, Limit, Value};
 use super::super::message::{
@@ -175,7 +174,7 @@ impl Connection {
             private_data: accept.private_data,
         };
         let (tid, patience) = (self.tid, self.patience(core, now, accept.deadline));
-        let exchange = Exchange::new(patience, |mad| Message::Rep(rep).encode(tid, mad));
+        let exchange = core.exchanges.make(patience, |mad| Message::Rep(rep).encode(tid, mad));
         self.set_state(core, State::RepSent);
         self.start_exchange(core, exchange);
         Ok(())
