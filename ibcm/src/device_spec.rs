@@ -110,6 +110,7 @@ impl From<IpAddr> for DeviceSpec {
     }
 }
 
+/// [`Hca::close`](crate::Hca::close) closes the device for its other handles, too, unless it is a subnet's.
 #[cfg(feature = "soft")]
 impl From<ibsoft::SoftDevice> for DeviceSpec {
     fn from(device: ibsoft::SoftDevice) -> Self {

@@ -11,15 +11,15 @@ use crate::handshake;
 use crate::open::Open;
 use crate::path::{Origin, PathBuilder};
 use crate::port::{Port, first_gid};
-use crate::shared::{Phase, Shared, Unavailable};
+use crate::shared::{Shared, Unavailable};
 use crate::stats::Stats;
 
 /// An open HCA (host channel adapter): the device, its connection manager and all their connections.
 ///
 /// A cheap handle; clones are the same HCA. When the last one is dropped, [`Listener`](crate::Listener),
 /// [`Port`], [`Path`](crate::Path) and [`Domain`](crate::Domain) being handles too, it closes as soon as its last
-/// connection has ended.
-/// When the runtime ends, all ends at once.
+/// connection has ended, in the background; [`close`](Hca::close) waits for that. When the runtime ends, all ends at
+/// once.
 #[derive(Clone)]
 pub struct Hca(Arc<Handle>);
 
@@ -150,14 +150,15 @@ impl Hca {
 
     /// Closes: listeners take nothing more, requests that are undecided are rejected, connections are
     /// disconnected, and when the last TimeWait is over the device is closed. All handles answer `Closed` then.
-    /// May be repeated.
+    /// When this returns, the device can be opened again at once: a software HCA's addresses are free, whoever still
+    /// has handles. A device that was given is closed for its other handles, too; one of a
+    /// [`sim::Subnet`](crate::sim::Subnet) is the subnet's and stays. May be repeated.
     ///
     /// # Cancel safety
     /// Once polled, it goes on in the background.
     pub async fn close(&self) {
         self.shared().close();
-        let over = || matches!(self.shared().engine().phase, Phase::Closed | Phase::Gone);
-        handshake::until(&self.shared().parked, over).await;
+        handshake::until(&self.shared().parked, || self.shared().engine().device_closed).await;
     }
 }
 

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use futures::future::BoxFuture;
 use ibdev::{Device, GidEntry, GidKind};
-use ibwire::{Gid, Mtu, PKey, PacketLifeTime, PathRecord, Rate, Selector, ServiceId, ServiceLevel};
+use ibwire::{Gid, Mtu, PKey, PathRecord, Rate, ServiceId, ServiceLevel};
 use pin_project::pin_project;
 
 use crate::error::QueryError;
@@ -301,21 +301,8 @@ fn source(port: &LocalPort, dgid: Gid) -> Option<Gid> {
 
 /// As Linux makes RoCE paths (spec/sa.md 7.4).
 fn synthesized(port: &LocalPort, sgid: Gid, dgid: Gid) -> PathRecord {
-    PathRecord {
-        dgid,
-        sgid,
-        hop_limit: 64,
-        reversible: true,
-        num_paths: 1,
-        pkey: port.pkeys.first().copied().unwrap_or(PKey::DEFAULT),
-        mtu_selector: Selector::Exactly,
-        mtu: port.mtu,
-        rate_selector: Selector::Exactly,
-        rate: Rate::PORT_CURRENT,
-        packet_life_time_selector: Selector::Exactly,
-        packet_life_time: PacketLifeTime::truncate(16),
-        ..PathRecord::default()
-    }
+    let pkey = port.pkeys.first().copied().unwrap_or(PKey::DEFAULT);
+    PathRecord { pkey, ..PathRecord::roce(sgid, dgid, port.mtu) }
 }
 
 impl Future for PathBuilder {

@@ -59,6 +59,8 @@ pub(crate) struct Engine {
     pub(crate) slots: BTreeMap<ConnHandle, Arc<Slot>>,
     pub(crate) listeners: BTreeMap<ListenerId, Arc<Backlog>>,
     pub(crate) phase: Phase,
+    /// The driver has ended, and nothing of the device is held any more.
+    pub(crate) device_closed: bool,
     next_source_port: u16,
 }
 
@@ -120,6 +122,7 @@ impl Shared {
                 slots: BTreeMap::new(),
                 listeners: BTreeMap::new(),
                 phase: Phase::Open,
+                device_closed: false,
                 next_source_port: first_source_port,
             }),
             driver: AtomicWaker::new(),
@@ -269,16 +272,19 @@ impl Shared {
         }
     }
 
-    /// The driver has ended, with its work or with the runtime: whoever waits gets an answer.
+    /// The driver has ended, with its work or with the runtime: whoever waits gets an answer. If the HCA was told to
+    /// close, the device is closed.
     pub(crate) fn closed(self: &Arc<Self>) {
         let (device, slots, backlogs) = {
             let mut engine = self.engine();
+            // Otherwise others may still use it.
+            let closes = matches!(engine.phase, Phase::Closing | Phase::Gone);
             if engine.phase != Phase::Gone {
                 engine.phase = Phase::Closed;
             }
             let slots: Vec<_> = std::mem::take(&mut engine.slots).into_values().collect();
             let backlogs: Vec<_> = std::mem::take(&mut engine.listeners).into_values().collect();
-            (engine.device.take(), slots, backlogs)
+            (engine.device.take().filter(|_| closes), slots, backlogs)
         };
         for slot in slots {
             slot.release(self);
@@ -286,8 +292,24 @@ impl Shared {
         for backlog in backlogs {
             backlog.close(self);
         }
-        drop(device);
         self.parked.wake_all();
+        let device_closed = DeviceClosed(Arc::clone(self));
+        if let Some(device) = device {
+            self.begin(async move {
+                device.close().await;
+                drop(device_closed);
+            });
+        }
+    }
+}
+
+/// Dropped, nothing of the device is held any more, or the runtime has ended.
+struct DeviceClosed(Arc<Shared>);
+
+impl Drop for DeviceClosed {
+    fn drop(&mut self) {
+        self.0.engine().device_closed = true;
+        self.0.parked.wake_all();
     }
 }
 

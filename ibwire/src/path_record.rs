@@ -6,6 +6,7 @@ use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::codec::codec;
+use crate::packet::UdpHeader;
 use crate::{DecodeError, FlowLabel, Gid, Lid, Mtu, PKey, PacketLifeTime, Rate, ServiceId, ServiceLevel};
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -128,8 +129,7 @@ pub struct PathRecord {
 codec!(PathRecord, PathRecordLayout, 64, "PathRecord");
 
 impl PathRecord {
-    /// One path with exact values: reversible, in the default partition, all else zero. Within a subnet it lacks the
-    /// LIDs, beyond one a hop limit.
+    /// One path with exact values: reversible, in the default partition, all else zero. On InfiniBand it lacks the LIDs.
     pub fn exact(sgid: Gid, dgid: Gid, mtu: Mtu, rate: Rate, packet_life_time: PacketLifeTime) -> Self {
         Self {
             sgid,
@@ -144,6 +144,16 @@ impl PathRecord {
             packet_life_time_selector: Selector::Exactly,
             packet_life_time,
             ..Self::default()
+        }
+    }
+
+    /// A RoCE v2 path as Linux makes it (spec/sa.md 7.4), with the lifetime of newer kernels, 268 ms, and in the default
+    /// partition. Whether anyone is at its end is not known.
+    pub fn roce(sgid: Gid, dgid: Gid, mtu: Mtu) -> Self {
+        const LIFE_TIME: PacketLifeTime = PacketLifeTime::truncate(16);
+        Self {
+            hop_limit: UdpHeader::ROCE_HOP_LIMIT,
+            ..Self::exact(sgid, dgid, mtu, Rate::PORT_CURRENT, LIFE_TIME)
         }
     }
 

@@ -101,6 +101,21 @@ fn path_record_of_a_pair() {
 }
 
 #[test]
+fn path_records_with_exact_values() {
+    let answer = record("path-table-pair/sa1", 0);
+    let (mtu, rate, life_time) = (answer.mtu, answer.rate, answer.packet_life_time);
+    let made = PathRecord::exact(answer.sgid, answer.dgid, mtu, rate, life_time);
+    // OpenSM leaves the number of paths at 0.
+    assert_eq!(PathRecord { slid: Lid(4), dlid: Lid(1), num_paths: 0, ..made }, answer);
+    let [sgid, dgid] = ["10.0.0.1", "10.0.0.2"].map(|ip| Gid::from_ip(ip.parse().unwrap()));
+    assert_eq!(
+        PathRecord::roce(sgid, dgid, Mtu::B1024).to_string(),
+        "::ffff:10.0.0.1 -> ::ffff:10.0.0.2, P_Key 0xffff, SL 0, MTU 1024, rate port current, \
+         lifetime 16 (268.435456ms), hop limit 64, reversible"
+    );
+}
+
+#[test]
 fn path_record_to_a_group() {
     let path = record("path-get-mgid/sa1", 0);
     assert!(path.dgid.is_multicast() && path.dlid.is_multicast() && !path.reversible);

@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 use std::time::Instant;
 
-use ibwire::packet::UdpHeader;
-use ibwire::{Gid, Mtu, PacketLifeTime, PathRecord, Qpn, Rate};
+use ibwire::{Gid, Mtu, PathRecord, Qpn};
 use tokio::sync::watch;
 
 use super::capture::Capture;
@@ -276,7 +275,6 @@ impl Link for UdpLink {
         Some(self.closed.clone())
     }
 
-    /// As Linux makes RoCE paths (spec/sa.md 7.4), with the lifetime of newer kernels.
     fn resolve(&self, port: u8, dgid: Gid) -> Option<PathRecord> {
         let dest = dgid.to_ip();
         let own = self.io.addresses.iter().copied();
@@ -284,10 +282,7 @@ impl Link for UdpLink {
         let source = own
             .filter(|ip| ip.is_ipv4() == dest.is_ipv4())
             .min_by_key(|ip| Gid::from_ip(*ip).is_link_local() != dgid.is_link_local())?;
-        (port == 1 && !dgid.is_unspecified()).then(|| PathRecord {
-            hop_limit: UdpHeader::ROCE_HOP_LIMIT,
-            ..PathRecord::exact(source.into(), dgid, self.mtu, Rate::PORT_CURRENT, LIFE_TIME)
-        })
+        (port == 1 && !dgid.is_unspecified()).then(|| PathRecord::roce(source.into(), dgid, self.mtu))
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
@@ -301,6 +296,3 @@ impl Link for UdpLink {
             .collect()
     }
 }
-
-/// Of every path.
-const LIFE_TIME: PacketLifeTime = PacketLifeTime::truncate(16);
