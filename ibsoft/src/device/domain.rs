@@ -66,7 +66,7 @@ impl ProtectionDomain for SoftDomain {
             qpn,
             _cqs: [spec.send_cq, spec.recv_cq],
             _srq: spec.srq,
-            _domain: self.0.clone(),
+            domain: self.0.clone(),
         }))
     }
 
@@ -82,7 +82,7 @@ impl ProtectionDomain for SoftDomain {
 
     async fn create_ah(&self, av: AddressVector) -> Result<Arc<dyn AddressHandle>, DeviceError> {
         self.0.core.with_live(|state| state.engine.check_address(&av))??;
-        Ok(Arc::new(SoftAh { av }))
+        Ok(Arc::new(SoftAh { domain: self.0.clone(), av }))
     }
 
     async fn alloc(&self, count: usize, len: usize) -> Result<Vec<Buf>, DeviceError> {
@@ -134,7 +134,8 @@ impl Drop for SoftKey {
 /// An address handle. It was checked when it was made; the address is looked up again for each datagram, because the port's
 /// GIDs may change.
 #[derive(Debug)]
-struct SoftAh {
+pub(super) struct SoftAh {
+    pub domain: Arc<Domain>,
     av: AddressVector,
 }
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use ibdev::qp::Transition;
-use ibdev::{CompletionQueue, DeviceError, PostError, QueuePair, RecvWr, SendWr, SharedReceiveQueue};
+use ibdev::{CompletionQueue, DeviceError, PostError, QueuePair, RecvWr, SendOp, SendWr, SharedReceiveQueue};
 use ibwire::Qpn;
 
 use super::core::Core;
-use super::domain::Domain;
+use super::domain::{Domain, SoftAh};
 
 /// A queue pair; dropped, it is destroyed.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(super) struct SoftQp {
     /// Dropped behind the QP itself.
     pub _cqs: [Arc<dyn CompletionQueue>; 2],
     pub _srq: Option<Arc<dyn SharedReceiveQueue>>,
-    pub _domain: Arc<Domain>,
+    pub domain: Arc<Domain>,
 }
 
 #[async_trait]
@@ -34,11 +34,28 @@ impl QueuePair for SoftQp {
     }
 
     fn post_send(&self, work: &mut VecDeque<SendWr>) -> Result<(), PostError> {
-        self.core.with_live(|state| state.engine.post_send(self.qpn, work)).unwrap_or(Err(PostError::Gone))
+        let post = |work: &mut VecDeque<SendWr>| {
+            let result = self.core.with_live(|state| state.engine.post_send(self.qpn, work));
+            result.unwrap_or(Err(PostError::Gone))
+        };
+        let Some(foreign) = work.iter().position(|wr| !self.owns_address(wr)) else { return post(work) };
+        let mut rest = work.split_off(foreign);
+        let result = post(work);
+        work.append(&mut rest);
+        result.and(Err(PostError::Invalid { why: "an address handle of another protection domain" }))
     }
 
     fn post_recv(&self, work: &mut VecDeque<RecvWr>) -> Result<(), PostError> {
         self.core.with_live(|state| state.engine.post_recv(self.qpn, work)).unwrap_or(Err(PostError::Gone))
+    }
+}
+
+impl SoftQp {
+    /// Whether the address handle of a datagram is of the QP's protection domain.
+    fn owns_address(&self, wr: &SendWr) -> bool {
+        let SendOp::Datagram { to, .. } = &wr.op else { return true };
+        let ah = to.ah.as_any().downcast_ref::<SoftAh>();
+        ah.is_some_and(|ah| Arc::ptr_eq(&ah.domain, &self.domain))
     }
 }
 

@@ -11,9 +11,8 @@
 //! 3. drops what [`take_released`](Engine::take_released) returns, outside of any lock that a buffer's home may want,
 //! 4. calls [`handle_timeout`](Engine::handle_timeout) no later than [`poll_timeout`](Engine::poll_timeout) says.
 //!
-//! Built are datagrams, MAD agents on QP1, and reliable connections with sends (and immediate data). Requests for RDMA
-//! and atomics are answered as by a QP that allows none of them, with the NAK for an invalid request, whatever the
-//! access attributes say; posting them is refused. QPs are in the migration state MIGRATED.
+//! QPs are in the migration state MIGRATED. There are no memory windows and no keys that can be invalidated.
+//! ATOMIC_WRITE and FLUSH are unknown here, as to Linux 6.1.
 //!
 //! Acknowledgements are coalesced between two polls of the first kind: a link that has read a batch of packets hands
 //! them all in, then polls; it keeps batches below the window of a peer (some 64 packets).
@@ -313,8 +312,7 @@ impl Engine {
     /// Changes the state of a queue pair (spec/softhca.md 2.11).
     ///
     /// Going to RESET returns the buffers of posted work and of completions that were not polled, which are gone:
-    /// drop them where their homes can take them. Other transitions return none. RDMA and atomic attributes are
-    /// checked against the device's limits; nothing uses them yet.
+    /// drop them where their homes can take them. Other transitions return none.
     ///
     /// # Errors
     /// [`DeviceError::State`] for a transition that the state table does not have, [`DeviceError::Limit`] for an

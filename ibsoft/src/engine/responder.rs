@@ -6,6 +6,8 @@
 //!   whether the peer has the answer or asks again.
 //! - SEND with invalidate: this device has no keys that can be invalidated. The receive completes in error, the QP
 //!   fails, and no NAK says so.
+//! - A READ that was answered once and whose memory is gone when the peer asks again is met with silence, because its
+//!   peer may have the answer; before that it is refused.
 //! - An ACK that waits when a READ or an atomic is executed never leaves: the response acknowledges all before it.
 
 use std::sync::atomic::Ordering;
@@ -122,41 +124,40 @@ impl Responder {
         peer: &Peer,
         shared: &mut Shared,
     ) -> Result<Option<usize>, Failure> {
-        let response = self.responses.head().copied();
-        let nak =
-            self.nak.filter(|nak| response.is_none_or(|response| nak.psn.distance(response.psn()) <= 0));
-        if let Some(Nak { psn, aeth }) = nak {
-            self.nak = None;
-            let counters = &mut shared.counters;
-            *match aeth.syndrome.kind() {
-                SyndromeKind::Rnr(_) => &mut counters.rnr_naks_sent,
-                SyndromeKind::Nak(NakCode::PSN_SEQUENCE_ERROR) => &mut counters.sequence_naks_sent,
-                _ => &mut counters.fatal_naks_sent,
-            } += 1;
-            return Ok(Some(write_header(out, peer.bth(Opcode::RC_ACKNOWLEDGE, psn), &[&aeth.to_bytes()])));
+        while let Some(response) = self.responses.head().copied() {
+            if self.nak.is_some_and(|nak| nak.psn.distance(response.psn()) <= 0) {
+                break;
+            }
+            if let Ok(len) = respond(&response, self.rights, self.mtu(), out, peer, shared) {
+                self.responses.advance();
+                return Ok(Some(len));
+            }
+            shared.counters.read_faults += 1;
+            if !self.responses.skip() {
+                let (psn, msn) = (response.psn(), response.msn.offset(Msn::MAX.get()));
+                self.stop();
+                let aeth = Aeth::new(Syndrome::nak(NakCode::REMOTE_ACCESS_ERROR), msn);
+                self.nak = Some(Nak { psn, aeth });
+                return Err(Failure::Request { receive: None, blame: Blame::Access });
+            }
         }
-        if let Some(response) = response {
-            return match respond(&response, self.rights, self.mtu(), out, peer, shared) {
-                Ok(len) => {
-                    self.responses.advance();
-                    Ok(Some(len))
-                }
-                Err(_) => {
-                    shared.counters.read_faults += 1;
-                    let (psn, msn) = (response.psn(), response.msn.offset(Msn::MAX.get()));
-                    let aeth = Aeth::new(Syndrome::nak(NakCode::REMOTE_ACCESS_ERROR), msn);
-                    self.stop();
-                    self.nak = Some(Nak { psn, aeth });
-                    Err(Failure::Request { receive: None, blame: Blame::Access })
-                }
-            };
-        }
-        if std::mem::take(&mut self.ack) {
-            shared.counters.acks_sent += 1;
-            let aeth = Aeth::new(Syndrome::ACK, self.msn).to_bytes();
-            return Ok(Some(write_header(out, peer.bth(Opcode::RC_ACKNOWLEDGE, self.acked), &[&aeth])));
-        }
-        Ok(None)
+        let counters = &mut shared.counters;
+        let (psn, aeth) = match self.nak.take() {
+            Some(Nak { psn, aeth }) => {
+                *match aeth.syndrome.kind() {
+                    SyndromeKind::Rnr(_) => &mut counters.rnr_naks_sent,
+                    SyndromeKind::Nak(NakCode::PSN_SEQUENCE_ERROR) => &mut counters.sequence_naks_sent,
+                    _ => &mut counters.fatal_naks_sent,
+                } += 1;
+                (psn, aeth)
+            }
+            None if std::mem::take(&mut self.ack) => {
+                counters.acks_sent += 1;
+                (self.acked, Aeth::new(Syndrome::ACK, self.msn))
+            }
+            None => return Ok(None),
+        };
+        Ok(Some(write_header(out, peer.bth(Opcode::RC_ACKNOWLEDGE, psn), &[&aeth.to_bytes()])))
     }
 
     /// Handles a request. `established` is called when it is the expected one and of the right kind.
@@ -209,6 +210,10 @@ impl Responder {
         let bth = packet.bth();
         let is_answered = match (packet.reth(), packet.atomic_eth()) {
             (Some(reth), _) if bth.opcode == Opcode::RC_RDMA_READ_REQUEST => {
+                if let Err(cause) = self.reach(&reth, shared) {
+                    cause.count(&mut shared.counters);
+                    return;
+                }
                 self.responses.read_again(bth.psn, reth, self.mtu())
             }
             (_, Some(_)) => self.responses.atomic_again(bth.psn, bth.opcode.operation()),
@@ -278,12 +283,18 @@ impl Responder {
     }
 
     fn read(&mut self, reth: Reth, shared: &Shared) -> Result<(), Refusal> {
-        if reth.len > 0 {
-            let len = reth.len as usize;
-            shared.memory.reach(self.rights.domain, reth.rkey, Access::REMOTE_READ, reth.va, len)?;
-        }
+        self.reach(&reth, shared)?;
         let packets = (reth.len as usize).div_ceil(self.mtu()).max(1) as u32;
         self.executed(packets, Asked::Read(reth));
+        Ok(())
+    }
+
+    /// Whether the peer may read this memory. None needs no right.
+    fn reach(&self, reth: &Reth, shared: &Shared) -> Result<(), Unreachable> {
+        let Reth { va, rkey, len } = *reth;
+        if len > 0 {
+            shared.memory.reach(self.rights.domain, rkey, Access::REMOTE_READ, va, len as usize)?;
+        }
         Ok(())
     }
 

@@ -81,6 +81,8 @@ impl Responses {
             self.turn = self.turn.saturating_sub(1);
         }
         self.ring.push_back(Response { asked, first, packets, msn, start: 0, next: 0, answered: false });
+        // What was forgotten may have been about to be sent again.
+        self.settle();
     }
 
     /// The one whose turn it is to send a packet.
@@ -93,6 +95,21 @@ impl Responses {
         let Some(response) = self.ring.get_mut(self.turn) else { return };
         response.next += 1;
         response.answered |= response.next == response.packets;
+        self.settle();
+    }
+
+    /// The rest of an answer that was given before is not sent again. False, and nothing is changed, if it was not.
+    pub(super) fn skip(&mut self) -> bool {
+        let Some(response) = self.ring.get_mut(self.turn).filter(|response| response.answered) else {
+            return false;
+        };
+        response.next = response.packets;
+        self.settle();
+        true
+    }
+
+    /// Goes on to what has something to send.
+    fn settle(&mut self) {
         while self.ring.get(self.turn).is_some_and(|response| response.next == response.packets) {
             self.turn += 1;
         }

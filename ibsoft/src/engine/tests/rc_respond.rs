@@ -43,7 +43,8 @@ fn hca_t19_t20_a_read_and_its_replay() {
          P > RDMA_READ_REQUEST 1001 va=1029 dma=1976 key=0x12345678
          P > RDMA_READ_REQUEST 999 va=5 dma=3000
          P > FETCH_ADD 1000 add=1
-         count drop_forgotten 5
+         count drop_forgotten 4
+         count drop_rkey 1
          P > SEND_ONLY 1001
          D > ACK 999 MSN=1
          P > SEND_ONLY 1003
@@ -273,6 +274,31 @@ fn a_region_taken_away_while_it_is_read() {
          count read_faults 1
          P > RDMA_READ_REQUEST 1001 dma=3000
          count drop_state 1",
+    );
+}
+
+/// The peer has had the answer, and may have told that the memory is not needed any more.
+#[test]
+fn a_replay_of_memory_that_is_gone_is_met_with_silence() {
+    let mut dut = Dut::with(|rtr, _| rtr.max_dest_rd_atomic = 2).receives(1, 64);
+    dut.run(
+        "P > RDMA_READ_REQUEST 1000 dma=3000
+         D > RDMA_READ_RESPONSE_FIRST 1000 MSN=1 len=1024
+         D > RDMA_READ_RESPONSE_MIDDLE 1001 A=0 len=1024
+         D > RDMA_READ_RESPONSE_LAST 1002 MSN=1 len=952
+         P >> RDMA_READ_REQUEST 1000 dma=3000
+         P >> SEND_ONLY 1003",
+    );
+    dut.engine.deregister(dut.rkey);
+    dut.drain();
+    dut.run(
+        "D > ACK 1003 MSN=2
+         D : recv 0 SUCCESS len=16
+         P > RDMA_READ_REQUEST 1000 dma=3000
+         count read_faults 1
+         count drop_rkey 1
+         P > SEND_ONLY 1004
+         D > RNR 12 1004 MSN=2",
     );
 }
 
