@@ -43,6 +43,9 @@ pub trait Device: fmt::Debug + Send + Sync {
     fn poll_event(&self, cx: &mut Context<'_>) -> Poll<DeviceEvent>;
 
     /// Creates a completion queue for up to `capacity` completions. Slow.
+    ///
+    /// Room is reserved when a QP is created, so it never overflows: for all its sends, and for all its receives or those
+    /// of its shared receive queue ([`QpSpec::srq`]).
     async fn create_cq(&self, capacity: u32) -> Result<Arc<dyn CompletionQueue>, DeviceError>;
 
     /// The domain in which everything is made that needs no other.
@@ -104,9 +107,13 @@ pub trait SharedReceiveQueue: fmt::Debug + Send + Sync {
     fn number(&self) -> u32;
 
     /// Posts from the front of `work` in order; what remains after an error was not posted. Never blocks.
+    ///
+    /// # Errors
+    /// [`PostError::Full`]: a place may be taken until the completion of its receive has been polled.
     fn post_recv(&self, work: &mut std::collections::VecDeque<RecvWr>) -> Result<(), PostError>;
 
-    /// Asks for one [`DeviceEvent::SrqLimit`] when fewer than `limit` receives are left; 0 asks for none.
+    /// Asks for one [`DeviceEvent::SrqLimit`] when fewer than `limit` receives are left, which may be at once; 0 asks for
+    /// none.
     ///
     /// # Errors
     /// [`DeviceError::Limit`] for more than the queue holds.

@@ -33,7 +33,9 @@ pub struct QpSpec {
     pub max_recv_wr: u32,
     /// Most buffers of one work request, at least 1.
     pub max_sge: u32,
-    /// Where receives are taken from instead of a queue of the QP's own. It must be of the same domain.
+    /// Where receives are taken from instead of a queue of the QP's own. It must be of the same domain, and the receive
+    /// CQ must have room for all of its receives, once for all QPs that bring them to the same CQ: so many QPs can share
+    /// one CQ of the queue's length, or have one each of that length.
     pub srq: Option<Arc<dyn SharedReceiveQueue>>,
 }
 
