@@ -13,7 +13,7 @@ use super::path::Path;
 pub struct Listen {
     /// The service to offer.
     pub service_id: ServiceId,
-    /// Only requests for this port, from 1. Default: any port.
+    /// Only requests whose primary path ends at this port, from 1, wherever they arrive. Default: any port.
     pub port: Option<u8>,
     /// Only requests for this GID. Default: any of ours.
     pub local_gid: Option<Gid>,

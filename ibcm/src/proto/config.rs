@@ -38,8 +38,8 @@ pub struct Config {
     pub max_rejection_linger: Duration,
     /// How many messages that belong to no connection are answered per second and source. Default 100.
     pub answers_per_second: u32,
-    /// How many answers may wait to be sent; further ones are dropped as if the network had lost them.
-    /// Default 4096.
+    /// How many answers may wait to be sent at one port; further ones are dropped as if the network had lost them. REJs
+    /// that end a connection of our own have as many places more. Default 4096.
     pub max_queued_answers: usize,
 }
 

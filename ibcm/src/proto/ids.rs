@@ -176,3 +176,54 @@ impl Ids {
         self.by_remote.remove(key.0, slot);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+    use rand::rngs::ChaCha8Rng;
+
+    use super::*;
+
+    /// Many addresses that claim one GUID, ID and queue pair do not crowd one place of the map.
+    #[test]
+    fn sources_have_keys_of_their_own() {
+        let mut ids = Ids::new(Keyed::new(&mut ChaCha8Rng::from_seed([1; 32])));
+        for guid in [0, 7].map(Guid) {
+            let names = |n: u32, lid| {
+                let mut gid = [0xfd; 16];
+                gid[..4].copy_from_slice(&n.to_be_bytes());
+                let source = if lid { Source::Lid(Lid(n as u16)) } else { Source::Gid(Gid(gid)) };
+                ids.names(source, guid, CommId(1), Qpn::truncate(1))
+            };
+            let all: Vec<_> = (0..1000).flat_map(|n| [names(n, false), names(n, true)]).collect();
+            for (slot, names) in (0..).zip(&all) {
+                ids.insert_remote(names.id_key, slot);
+                ids.insert_remote(names.qpn_key, slot);
+            }
+            for (slot, names) in (0..).zip(&all) {
+                for key in [names.id_key, names.qpn_key] {
+                    // Two of 4,000 hashes of 32 bits may be the same.
+                    assert!(ids.by_remote(key).count() <= 2);
+                    ids.remove_remote(key, slot);
+                }
+            }
+        }
+        assert!(ids.by_remote.is_empty());
+    }
+
+    #[test]
+    fn each_part_of_a_name_counts() {
+        let ids = Ids::new(Keyed::new(&mut ChaCha8Rng::from_seed([1; 32])));
+        let (gid, lid) = (Source::Gid(Gid([1; 16])), Source::Lid(Lid(1)));
+        let mut keys = Vec::new();
+        for (source, guid) in [(gid, 1), (gid, 2), (lid, 1), (Source::Lid(Lid(2)), 1)] {
+            let host = ids.host(Guid(guid), source);
+            keys.extend([1, 2].map(|n| host.id(CommId(n)).0));
+            keys.extend([1, 2].map(|n| host.qpn(Qpn::truncate(n)).0));
+            let names = ids.names(source, Guid(guid), CommId(1), Qpn::truncate(2));
+            assert_eq!((names.id_key, names.qpn_key), (host.id(CommId(1)), host.qpn(Qpn::truncate(2))));
+        }
+        let different: std::collections::BTreeSet<_> = keys.iter().collect();
+        assert_eq!(different.len(), keys.len());
+    }
+}

@@ -7,6 +7,7 @@ use ibwire::TimeCode;
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 
+use super::super::super::ids::Source;
 use super::*;
 
 /// Which names a host uses again at once; of the others each is a new one.
@@ -104,6 +105,13 @@ fn connections(count: u32, reuse: Reuse, ack_delay: u8) {
         assert_eq!((stats.established, stats.resent, stats.repeated_answers), (count, 0, 0), "{stats:?}");
         assert_eq!((stats.stale, stats.refused_requests, stats.rejections_sent), (0, 0, 0), "{stats:?}");
         assert_eq!((stats.dropped_id_taken, stats.dropped_unknown_id), (0, 0), "{stats:?}");
+    }
+    // However many rest, each name leads to one connection.
+    for (endpoint, peer) in [(&hosts.active, 2u8), (&hosts.passive, 1)] {
+        let host = endpoint.core.ids.host(Guid(0x100 + u64::from(peer)), Source::Gid(gid(peer)));
+        for n in 0..200 {
+            assert!(endpoint.core.ids.by_remote(host.qpn(Qpn::truncate(0x100 + n))).count() <= 1);
+        }
     }
     match reuse {
         Reuse::QueuePairs => {
