@@ -234,7 +234,7 @@ impl Driver {
         busy
     }
 
-    /// Posts receive buffers that came home.
+    /// Posts receive buffers that came home, and looks at completions that nobody waits for.
     fn feed(&mut self) -> bool {
         let hungry = self.shared.take_hungry();
         for who in &hungry {
@@ -255,7 +255,7 @@ impl Driver {
         if let Some(slot) = slot {
             slot.with(&self.shared, |state| {
                 if let Some(queues) = &mut state.queues {
-                    queues.repost();
+                    queues.tend(&self.shared, conn, &slot.parked);
                 }
             });
         }

@@ -9,6 +9,7 @@ use crate::memory::{Domain, Memory};
 use crate::proto::{Invalid, Limit, Value};
 use crate::recv::{Recv, Source};
 use crate::shared::{Shared, Unavailable};
+use crate::shared_recv::SharedRecv;
 
 /// One side's queue pair and what it offers.
 #[derive(Debug, Clone)]
@@ -41,26 +42,30 @@ impl Options {
     where
         E: From<Invalid> + From<Unavailable>,
     {
-        let must = |field, words| Invalid::new(field, Value::Number(0), Limit::Must(words));
         self.recv.check(device)?;
         let named = match &self.domain {
             Some(domain) if !Arc::ptr_eq(domain.hca().shared(), shared) => {
-                return Err(must("the domain", "one of the same HCA").into());
+                let (of, must) = (Value::Gid(domain.hca().gid()), Limit::Must("the connection's"));
+                return Err(Invalid::new("the HCA of the domain", of, must).into());
             }
             named => named.as_ref().map(Domain::memory),
+        };
+        let wrong_queue = |queue: &SharedRecv, words| {
+            let number = Value::Number(queue.queue().number().into());
+            Invalid::new("the shared receive queue", number, Limit::Must(words)).into()
         };
         let of_queue = match self.recv.source() {
             Source::Own { .. } => None,
             Source::Shared(queue) if !queue.is_of(shared) => {
-                return Err(must("the shared receive queue", "one of the same HCA").into());
+                return Err(wrong_queue(queue, "one of the same HCA"));
             }
-            Source::Shared(queue) => Some(queue.queue().memory()),
+            Source::Shared(queue) => Some((queue, queue.queue().memory())),
         };
         match (named, of_queue) {
-            (Some(named), Some(of_queue)) if !named.is_same(of_queue) => {
-                Err(must("the shared receive queue", "one of the domain that was named").into())
+            (Some(named), Some((queue, of_queue))) if !named.is_same(of_queue) => {
+                Err(wrong_queue(queue, "one of the domain that was named"))
             }
-            (Some(memory), _) | (None, Some(memory)) => Ok(memory.clone()),
+            (Some(memory), _) | (None, Some((_, memory))) => Ok(memory.clone()),
             (None, None) => Ok(shared.memory()?),
         }
     }

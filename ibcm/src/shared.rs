@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     engine: Mutex<Engine>,
     /// Wakes the driver.
     driver: AtomicWaker,
-    /// Whose receive buffers have to be posted again.
+    /// Whom the driver has to look after.
     hungry: Mutex<Vec<Hungry>>,
     /// The receive queues that connections share.
     shared_recvs: Mutex<Vec<Weak<SharedQueue>>>,
@@ -43,7 +43,7 @@ pub(crate) struct Shared {
     spares: Arc<Spares>,
 }
 
-/// Whose receive buffers came home and have to be posted again.
+/// Whose receive buffers came home and have to be posted again, or whose completions nobody waits for.
 #[derive(Debug)]
 pub(crate) enum Hungry {
     Connection(ConnHandle),
@@ -226,7 +226,7 @@ impl Shared {
         queues.into_iter().find(|queue| queue.number() == number)
     }
 
-    /// Makes the driver post the receive buffers that came home.
+    /// Makes the driver post the receive buffers that came home, and look at completions.
     pub(crate) fn feed(&self, hungry: Hungry) {
         lock(&self.hungry).push(hungry);
         self.driver.wake();

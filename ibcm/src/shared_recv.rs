@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use ibdev::{Buf, BufHome, DeviceAttr, DeviceError, RecvWr, SharedReceiveQueue};
+use ibdev::{Buf, BufHome, DeviceAttr, DeviceError, PostError, RecvWr, SharedReceiveQueue};
 
 use crate::data::RECV_ID;
 use crate::error::Error;
@@ -158,10 +158,20 @@ impl SharedQueue {
         // With a home: a queue pair that is destroyed with a receive in it leaves the buffer to its home.
         let lend = |buf: Buf| RecvWr::new(RECV_ID, buf.with_home(home.clone()));
         let mut work: VecDeque<RecvWr> = returned.into_iter().map(lend).collect();
-        if let Err(error) = self.srq.post_recv(&mut work) {
-            tracing::debug!(%error, left = work.len(), "shared receive buffers not posted");
-            self.dead.store(true, Ordering::Release);
-        } else if self.starved.swap(false, Ordering::AcqRel)
+        match self.srq.post_recv(&mut work) {
+            Ok(()) => {}
+            // Completions that nobody has looked at still have their places. What is left is posted with the next one
+            // that comes home.
+            Err(PostError::Full) => {
+                lock(&self.returned).extend(work.into_iter().flat_map(|wr| wr.sg));
+            }
+            Err(error) => {
+                tracing::debug!(%error, left = work.len(), "shared receive buffers not posted");
+                self.dead.store(true, Ordering::Release);
+                return;
+            }
+        }
+        if self.starved.swap(false, Ordering::AcqRel)
             && let Err(error) = self.srq.set_limit(1)
         {
             tracing::debug!(%error, "nobody will know when the shared receives are exhausted");

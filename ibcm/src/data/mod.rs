@@ -5,6 +5,7 @@ mod receives;
 mod recv_pool;
 mod request;
 mod setup;
+mod tender;
 
 pub(crate) use queues::{CopyBuf, Counters, Done, News, Place, Posting, Queues, Shelf};
 pub(crate) use receives::RECV_ID;

@@ -12,7 +12,7 @@ use crate::data::{CopyBuf, Done, Kind, Place, Posting, Queues, Request, Shelf};
 use crate::error::{OpCause, OpError};
 use crate::handshake::poll_slot;
 use crate::parked::Ticket;
-use crate::shared::{Shared, Unavailable};
+use crate::shared::{Hungry, Shared, Unavailable};
 use crate::slot::{Slot, SlotState};
 
 /// An operation on its way: into the send queue, then to its completion, which `finish` makes a `T` of.
@@ -283,11 +283,10 @@ pub(super) fn finish<T>(done: Result<Done, OpError>, finish: Finish<T>) -> Resul
 
 /// Nobody waits for a posted operation any more.
 pub(super) fn detach(shared: &Shared, slot: &Slot, key: usize) {
-    slot.with(shared, |state| {
-        if let Some(queues) = &mut state.queues {
-            queues.detach(key);
-        }
-    });
+    let untended = slot.with(shared, |state| Some(state.queues.as_mut()?.detach(key)));
+    if untended == Some(true) {
+        shared.feed(Hungry::Connection(slot.handle));
+    }
 }
 
 /// The queues, if new operations are taken.

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use ibcm::sim::Subnet;
-use ibcm::{Connection, Hca, Listener, ServiceId};
+use ibcm::{Access, Connection, Hca, Listener, Region, RemoteRegion, ServiceId};
 
 pub const SID: ServiceId = ServiceId::new(0x1000_0000_0000_0001);
 
@@ -41,11 +41,33 @@ impl Net {
         Ok(tokio::try_join!(active, passive)?)
     }
 
+    /// Both ends of a connection, whose passive side exposes a region; the active side knows where.
+    pub async fn exposed(&self, len: usize, access: Access) -> Result<Exposed> {
+        let region = self.server.expose(len, access).await?;
+        let listener = self.listen().await?;
+        let path = self.client.path_to(self.server.gid()).service_id(SID).await?;
+        let advert = region.remote().to_bytes();
+        let passive =
+            async { Ok::<_, ibcm::Error>(listener.accept().await?.accept().private_data(&advert).await?) };
+        let active = async { Ok(Connection::connect(path).await?) };
+        let (client, server) = tokio::try_join!(active, passive)?;
+        let remote = RemoteRegion::from_bytes(client.private_data())?;
+        Ok(Exposed { client, server, region, remote })
+    }
+
     /// Nothing is left, and every message was answered.
     pub async fn quiet(self) -> Result {
         self.net.quiet().await?;
         Ok(())
     }
+}
+
+/// A connection whose passive side exposes memory.
+pub struct Exposed {
+    pub client: Connection,
+    pub server: Connection,
+    pub region: Region,
+    pub remote: RemoteRegion,
 }
 
 /// A future that is dropped, if it is still pending, after so many polls; `None` then.

@@ -22,8 +22,10 @@ use self::line::Line;
 use self::operations::{Operations, Pending};
 use super::receives::{Arrived, Received, Receives, is_recv};
 use super::request::{Kind, Limits, Request};
+use super::tender::Tender;
 use crate::error::OpCause;
 use crate::memory::Memory;
+use crate::parked::Parked;
 use crate::proto::{ConnHandle, Invalid, Limit, Value};
 use crate::shared::{Counters as Totals, Shared};
 
@@ -61,6 +63,8 @@ pub(crate) struct Queues {
     line: Line,
     copies: Copies,
     receives: Receives,
+    /// Looks after operations that nobody waits for, while there are any.
+    tender: Option<Tender>,
     broken: Option<Status>,
     /// A receive has completed since the last [`Queues::take_news`].
     received: bool,
@@ -147,6 +151,7 @@ impl Queues {
             line: Line::default(),
             copies: Copies::new(depth, limits.inline as usize, copy_len),
             receives,
+            tender: None,
             broken: None,
             received: false,
             newly_broken: false,
@@ -183,6 +188,7 @@ impl Queues {
             device.memory.spares.keep(copies);
         }
         self.operations.flush();
+        self.tender = None;
         (self.device.take(), receives)
     }
 
@@ -488,8 +494,22 @@ impl Queues {
         self.operations.take_done(key)
     }
 
-    /// Nobody waits for this operation any more.
-    pub(crate) fn detach(&mut self, key: usize) {
+    /// Nobody waits for this operation any more; whether the driver has to look after it, which is to be asked by
+    /// [`Shared::feed`].
+    pub(crate) fn detach(&mut self, key: usize) -> bool {
         self.unwanted.extend(self.operations.detach(key));
+        self.operations.has_detached() && self.tender.is_none()
+    }
+
+    /// What the driver does for a connection: posts what came home, and looks at completions that nobody waits for.
+    pub(crate) fn tend(&mut self, shared: &Arc<Shared>, conn: ConnHandle, parked: &Arc<Parked>) {
+        if self.operations.has_detached() {
+            self.tender.get_or_insert_with(|| Tender::new(shared, conn, parked)).answered();
+            while self.watch() {}
+        }
+        if !self.operations.has_detached() {
+            self.tender = None;
+        }
+        self.repost();
     }
 }

@@ -12,6 +12,8 @@ pub(super) struct Operations {
     slab: Slab<Operation>,
     /// How many the device holds.
     outstanding: u32,
+    /// For how many of those nobody waits.
+    detached: u32,
 }
 
 #[derive(Debug)]
@@ -53,9 +55,14 @@ pub(super) struct Ended {
 }
 
 impl Operations {
-    /// Whether the device holds any.
+    /// How many the device holds.
     pub(super) fn outstanding(&self) -> u32 {
         self.outstanding
+    }
+
+    /// Whether the device holds any that nobody waits for.
+    pub(super) fn has_detached(&self) -> bool {
+        self.detached > 0
     }
 
     /// The key of the next one.
@@ -99,6 +106,7 @@ impl Operations {
                     tracing::debug!(%status, "a detached operation failed");
                 }
                 unwanted = buf;
+                self.detached -= 1;
                 self.slab.remove(key);
             }
             operation => *operation = Operation::Done(Done { status, buf, value }),
@@ -123,6 +131,7 @@ impl Operations {
             Operation::Posted(pending) => {
                 let pending = *pending;
                 self.slab[key] = Operation::Detached(pending);
+                self.detached += 1;
                 None
             }
             _ => match self.slab.remove(key) {
@@ -134,7 +143,7 @@ impl Operations {
 
     /// Ends operations whose completions will never come.
     pub(super) fn flush(&mut self) {
-        self.outstanding = 0;
+        (self.outstanding, self.detached) = (0, 0);
         self.slab.retain(|_, operation| match operation {
             Operation::Posted(_) => {
                 let done = Done { status: Status::WR_FLUSH_ERR, buf: None, value: 0 };
