@@ -1,8 +1,9 @@
 //! The responder: what a peer may do with memory, and writes.
 
 use ibdev::qp::QpType;
-use ibdev::{DeviceError, PostError};
+use ibdev::{DeviceError, PostError, SharedMemory};
 use ibwire::packet::Operation;
+use proptest::prelude::*;
 
 use super::super::{DomainId, QpCreate};
 use super::script::{Dut, REGION};
@@ -357,4 +358,79 @@ fn receives_with_scatter_lists() {
          D ! QpRequestError
          count drop_too_long 1",
     );
+}
+
+#[derive(Debug, Clone)]
+enum Request {
+    Write { at: i64, len: usize, dma: usize },
+    Read { at: i64, len: u32 },
+    Add { at: i64 },
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let at = || prop_oneof![8 => -20i64..120, 1 => any::<i64>()];
+    let len = || prop_oneof![8 => 0usize..40, 1 => 0usize..200];
+    prop_oneof![
+        (at(), len(), len(), any::<bool>()).prop_map(|(at, len, dma, right)| Request::Write {
+            at,
+            len,
+            dma: if right { len } else { dma }
+        }),
+        (at(), prop_oneof![8 => 0u32..40, 1 => any::<u32>()]).prop_map(|(at, len)| Request::Read { at, len }),
+        (-3i64..16).prop_map(|word| Request::Add { at: 8 * word }),
+        at().prop_map(|at| Request::Add { at }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Against an array. The memory has neighbours on both sides that no peer may touch.
+    #[test]
+    fn a_peer_reaches_its_region_and_nothing_else(requests in prop::collection::vec(request(), 1..12)) {
+        const LEN: usize = 100;
+        let mut dut = Dut::new();
+        let base = dut.addr();
+        let inside = SharedMemory::zeroed(LEN);
+        let (rkey, addr) = dut.engine.register(DomainId::DEFAULT, inside.clone(), Access::all()).unwrap();
+        let mut model = vec![0u8; LEN];
+        for (psn, request) in (1000..).zip(requests) {
+            let named = |at: i64| format!("key={:#x} va={:#x}", rkey.0, addr.wrapping_add_signed(at).wrapping_sub(base));
+            let fits = |at: i64, len: u64| u64::try_from(at).is_ok_and(|at| u128::from(at) + u128::from(len) <= LEN as u128);
+            let (line, expected) = match request {
+                Request::Write { at, len, dma } => {
+                    let is_right = len == dma && (len == 0 || fits(at, len as u64));
+                    if is_right && len > 0 {
+                        model[at as usize..][..len].copy_from_slice(&message(psn, len));
+                    }
+                    let line = format!("RDMA_WRITE_ONLY {psn} len={len} dma={dma} {}", named(at));
+                    (line, if is_right { 0x1f } else if len == dma { 0x62 } else { 0x61 })
+                }
+                Request::Read { at, len } => {
+                    let is_right = len == 0 || fits(at, len.into());
+                    let line = format!("RDMA_READ_REQUEST {psn} dma={len} {}", named(at));
+                    (line, if is_right { 0x1f } else if len > 1 << 31 { 0x61 } else { 0x62 })
+                }
+                Request::Add { at } => {
+                    let (is_inside, is_aligned) = (fits(at, 8), at % 8 == 0);
+                    if is_inside && is_aligned {
+                        let word = &mut model[at as usize..][..8];
+                        let sum = u64::from_ne_bytes((*word).try_into().unwrap()).wrapping_add(7);
+                        word.copy_from_slice(&sum.to_ne_bytes());
+                    }
+                    let line = format!("FETCH_ADD {psn} add=7 {}", named(at));
+                    (line, match (is_inside, is_aligned) { (false, _) => 0x62, (_, false) => 0x61, _ => 0x1f })
+                }
+            };
+            let answers = dut.peer(&line);
+            prop_assert_eq!(answers, [expected], "{}", line);
+            let mut bytes = vec![0; LEN];
+            inside.copy_to(0, &mut bytes).unwrap();
+            prop_assert_eq!(&bytes, &model, "{}", line);
+            if expected != 0x1f {
+                break;
+            }
+        }
+        dut.untouched();
+    }
 }

@@ -236,11 +236,21 @@ impl Dut {
         (self.rkey, self.addr) = self.engine.register(domain, self.memory.clone(), access).unwrap();
     }
 
-    /// P sends a packet, whatever comes of it.
-    pub(super) fn peer(&mut self, packet: &str) {
+    /// The address of D's region.
+    pub(super) fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    /// P sends a packet, whatever comes of it. Returns the syndromes of the answers.
+    pub(super) fn peer(&mut self, packet: &str) -> Vec<u8> {
         self.peer_sends(&packet.split_whitespace().collect::<Vec<_>>());
-        let mut out = Vec::new();
-        while self.engine.poll_transmit(self.now, &mut out).is_some() {}
+        let (mut out, mut syndromes) = (Vec::new(), Vec::new());
+        while self.engine.poll_transmit(self.now, &mut out).is_some() {
+            let aeth = TransportPacket::parse(&out).unwrap().aeth();
+            syndromes.extend(aeth.map(|aeth| aeth.syndrome.0));
+            out.clear();
+        }
+        syndromes
     }
 
     /// Bytes of D's region.
