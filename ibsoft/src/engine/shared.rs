@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use ibdev::{Buf, Completion, CompletionOp, DatagramSource, DeviceAttr, DeviceError, DeviceEvent, SgList, Status};
+use ibdev::{
+    Buf, Completion, CompletionOp, DatagramSource, DeviceAttr, DeviceError, DeviceEvent, SgList, Status,
+};
 use ibwire::Qpn;
 use slab::Slab;
 

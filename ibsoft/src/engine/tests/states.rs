@@ -73,9 +73,7 @@ fn a_reset_qp_has_all_its_slots() {
 fn setup(kind: QpType) -> (Engine, Qpn) {
     let mut engine = engine(roce_port(D), 3);
     let cq = engine.create_cq(8).unwrap();
-    let qpn = engine
-        .create_qp(&QpCreate::new(kind, cq, 4, 4))
-        .unwrap();
+    let qpn = engine.create_qp(&QpCreate::new(kind, cq, 4, 4)).unwrap();
     (engine, qpn)
 }
 
