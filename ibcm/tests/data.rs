@@ -260,3 +260,93 @@ async fn cm_t31_both_ends_on_one_hca() -> Result {
     drop(listener);
     net.quiet().await
 }
+
+/// A reader that sleeps: by default the peer waits for ever, and nothing is lost.
+#[tokio::test(start_paused = true)]
+async fn a_slow_reader_never_kills_the_connection() -> Result {
+    let net = Net::new(1).await?;
+    let (client, server) = net.pair().await?;
+    let numbers: Vec<[u8; 1]> = (0..40u8).map(|n| [n]).collect();
+    let sending = async {
+        try_join_all(numbers.iter().map(|number| client.send_copy(number))).await?;
+        client.disconnect().await;
+        Ok::<_, ibcm::Error>(())
+    };
+    let receiving = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(server.stats().messages_waiting, 16);
+        let mut received = Vec::new();
+        while let Some(message) = server.recv().await? {
+            received.push(message.to_vec());
+        }
+        assert_eq!(received, numbers);
+        Ok(())
+    };
+    tokio::try_join!(sending, receiving)?;
+    drop((client, server));
+    net.quiet().await
+}
+
+/// With fewer RNR retries it does, and both sides are told.
+#[tokio::test(start_paused = true)]
+async fn receiver_not_ready_for_too_long() -> Result {
+    let net = Net::new(1).await?;
+    let listener = net.listen().await?;
+    let path = net.client.path_to(net.server.gid()).service_id(SID).await?;
+    let accepting = async {
+        let accept = listener.accept().await?.accept().recv(Recv::buffers(1, 64));
+        Ok::<_, ibcm::Error>(accept.rnr_retry_count(2).await?)
+    };
+    let connecting = async { Ok(Connection::connect(path).await?) };
+    let (client, server) = tokio::try_join!(connecting, accepting)?;
+    client.send_copy(b"the only buffer").await?;
+    let error = client.send_copy(b"no buffer").await.unwrap_err();
+    assert!(matches!(error.cause, OpCause::Status(Status::RNR_RETRY_EXC_ERR)), "{error:?}");
+    assert_eq!(client.closed().await.to_string(), "broken: receiver-not-ready retries exceeded");
+    // The peer disconnects: what it had sent is there, and then nothing more.
+    assert_eq!(&server.recv().await?.ok_or("closed")?[..], b"the only buffer");
+    assert!(server.recv().await?.is_none());
+    drop((client, server));
+    drop(listener);
+    net.quiet().await
+}
+
+/// Buffers of the program stand behind those of the connection, and go back to their own pool.
+#[tokio::test(start_paused = true)]
+async fn messages_take_buffers_in_the_order_of_their_posting() -> Result {
+    let net = Net::new(1).await?;
+    let listener = net.listen().await?;
+    let path = net.client.path_to(net.server.gid()).service_id(SID).await?;
+    let accepting =
+        async { Ok::<_, ibcm::Error>(listener.accept().await?.accept().recv(Recv::buffers(2, 64)).await?) };
+    let connecting = async { Ok(Connection::connect(path).await?) };
+    let (client, server) = tokio::try_join!(connecting, accepting)?;
+    let pool = net.server.pool(3, 1 << 20).await?;
+    server.post_recv(pool.get().await?)?;
+    server.post_recv(pool.get().await?)?;
+    let error = server.post_recv(pool.get().await?).unwrap_err();
+    assert_eq!(error.to_string(), "receives posted is 3, at most 2 is allowed");
+    assert!(error.buf.is_some());
+    drop(error);
+    assert!(pool.try_get().is_some(), "it came home");
+
+    client.send_copy(b"one").await?;
+    client.send_copy(b"two").await?;
+    client.send_copy(&[3; 100_000]).await?;
+    let mut kept = Vec::new();
+    for len in [3, 3, 100_000] {
+        let message = server.recv().await?.ok_or("closed")?;
+        assert_eq!(message.len(), len);
+        kept.push(message.into_buf());
+    }
+    assert_eq!(kept[2].capacity(), 1 << 20);
+    assert!(pool.try_get().is_some() && kept.pop().is_some() && pool.try_get().is_some());
+    // What was never used comes home with the end of the connection.
+    drop(kept);
+    drop((client, server));
+    net.server.wait_idle().await;
+    let all = [pool.try_get(), pool.try_get(), pool.try_get()];
+    assert!(all.iter().all(Option::is_some));
+    drop((listener, all));
+    net.quiet().await
+}
