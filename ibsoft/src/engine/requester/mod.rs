@@ -54,9 +54,12 @@ pub(super) struct Requester {
     /// Packets since the last one that asked for an acknowledgement.
     unasked: u32,
     wait: Wait,
-    /// Whether it was acted on that `una` is missing: by a sequence NAK, or by an answer to a later request. More of the
-    /// same kind changes nothing until there is progress, or a timeout.
-    gap_seen: bool,
+    /// Whether a sequence NAK for `una` was acted on. The responder sends one; copies of it change nothing.
+    nak_seen: bool,
+    /// What `una` has to reach before it is acted on that a response is missing. Without reordering the first response
+    /// behind a gap shows it at once, but with it everything looks like a gap: so at least half of what is asked for again
+    /// has to arrive, or a timeout to pass, before the next time.
+    restart_from: Psn,
     retries: u8,
     rnr_retries: u8,
     timeout: Option<Duration>,
@@ -83,7 +86,8 @@ impl Requester {
             reading: 0,
             unasked: 0,
             wait: Wait::Nothing,
-            gap_seen: false,
+            nak_seen: false,
+            restart_from: psn,
             retries: 0,
             rnr_retries: 0,
             timeout: None,
@@ -101,6 +105,7 @@ impl Requester {
             una: rts.sq_psn,
             next: rts.sq_psn,
             sent: rts.sq_psn,
+            restart_from: rts.sq_psn,
             retries: rts.retry_count,
             rnr_retries: rts.rnr_retry,
             timeout: rts.timeout.ack_timeout(),
@@ -150,7 +155,10 @@ impl Requester {
     fn progress(&mut self, now: Instant) {
         self.retries = self.retry_count;
         self.rnr_retries = self.rnr_retry;
-        self.gap_seen = false;
+        self.nak_seen = false;
+        if self.restart_from.distance(self.una) < 0 {
+            self.restart_from = self.una;
+        }
         if self.next.distance(self.una) < 0 {
             self.rewind();
         }
@@ -214,7 +222,8 @@ impl Requester {
         match self.wait {
             Wait::Ack(at) if at <= now => {
                 shared.counters.timeouts += 1;
-                self.gap_seen = false;
+                self.nak_seen = false;
+                self.restart_from = self.una;
                 self.retry()
             }
             Wait::Rnr(at) if at <= now => {

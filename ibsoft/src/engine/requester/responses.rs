@@ -79,11 +79,11 @@ impl Requester {
             }
             SyndromeKind::Nak(NakCode::PSN_SEQUENCE_ERROR) => {
                 self.acknowledge(now, psn, side, shared);
-                if self.gap_seen || matches!(self.wait, Wait::Rnr(_)) {
+                if self.nak_seen || matches!(self.wait, Wait::Rnr(_)) {
                     shared.counters.drop_repeated_nak += 1;
                 } else {
                     shared.counters.sequence_naks_received += 1;
-                    self.gap_seen = true;
+                    self.nak_seen = true;
                     self.retry()?;
                 }
             }
@@ -122,14 +122,16 @@ impl Requester {
     }
 
     /// The peer has answered more than the read or atomic at `una`, whose response is lost: that and what lies behind
-    /// it is sent again. It costs no retry, because it happens once until there is progress or a timeout. False if it is
-    /// about to happen anyway.
+    /// it is sent again. It costs no retry, because progress or a timeout has to come before the next time. False if it is
+    /// about to happen anyway, or too soon.
     fn restart_at_gap(&mut self, shared: &mut Shared) -> bool {
-        if self.gap_seen || self.next == self.una || matches!(self.wait, Wait::Rnr(_)) {
+        let waits = self.next == self.una || matches!(self.wait, Wait::Rnr(_));
+        if waits || self.restart_from.distance(self.una) > 0 {
             return false;
         }
         shared.counters.implied_naks_received += 1;
-        self.gap_seen = true;
+        let again = self.sent.distance(self.una) as u32;
+        self.restart_from = self.una.offset(again.div_ceil(2));
         self.rewind();
         true
     }
