@@ -60,6 +60,9 @@ pub(super) struct Requester {
     /// behind a gap shows it at once, but with it everything looks like a gap: so at least half of what is asked for again
     /// has to arrive, or a timeout to pass, before the next time.
     restart_from: Psn,
+    /// The peer has refused the message with this PSN, which fails with this status when all before it is complete: the
+    /// responses to earlier reads may be on their way. The peer answers nothing any more.
+    refused: Option<(Psn, Status)>,
     retries: u8,
     rnr_retries: u8,
     timeout: Option<Duration>,
@@ -88,6 +91,7 @@ impl Requester {
             wait: Wait::Nothing,
             nak_seen: false,
             restart_from: psn,
+            refused: None,
             retries: 0,
             rnr_retries: 0,
             timeout: None,
@@ -193,8 +197,11 @@ impl Requester {
         self.wait = Wait::Nothing;
     }
 
-    /// Sends everything again that is not acknowledged, while retries are left.
+    /// Sends everything again that is not acknowledged, while retries are left and the peer still answers.
     fn retry(&mut self) -> Result<(), Status> {
+        if self.refused.is_some() {
+            return Err(Status::RETRY_EXC_ERR);
+        }
         self.retries = self.retries.checked_sub(1).ok_or(Status::RETRY_EXC_ERR)?;
         self.rewind();
         Ok(())

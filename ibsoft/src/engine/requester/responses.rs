@@ -37,14 +37,25 @@ impl Requester {
         let syndrome = packet.aeth().map(|aeth| aeth.syndrome);
         match syndrome {
             Some(syndrome) if opcode == Opcode::RC_ACKNOWLEDGE => {
-                return self.handle_acknowledge(now, psn, syndrome, side, shared);
+                self.handle_acknowledge(now, psn, syndrome, side, shared)?;
             }
             Some(syndrome) if !matches!(syndrome.kind(), SyndromeKind::Ack(_)) => {
                 shared.counters.drop_syndrome += 1;
-                return Ok(());
             }
-            _ => {}
+            _ => self.handle_result(now, packet, side, shared)?,
         }
+        self.fail_if_refused(now, side, shared)
+    }
+
+    /// Handles the response to a read or an atomic.
+    fn handle_result(
+        &mut self,
+        now: Instant,
+        packet: &TransportPacket<'_>,
+        side: &mut Side,
+        shared: &mut Shared,
+    ) -> Result<(), Status> {
+        let (psn, opcode) = (packet.bth().psn, packet.bth().opcode);
         self.acknowledge(now, psn, side, shared);
         if self.una != psn {
             shared.counters.drop_behind_gap += 1;
@@ -57,6 +68,14 @@ impl Requester {
         }
     }
 
+    /// Fails the message that the peer has refused, once all before it is complete.
+    fn fail_if_refused(&mut self, now: Instant, side: &mut Side, shared: &mut Shared) -> Result<(), Status> {
+        let Some((psn, status)) = self.refused else { return Ok(()) };
+        self.acknowledge(now, psn, side, shared);
+        let left = self.messages.front().map_or(0, |(_, message)| message.packets - self.done);
+        if psn.distance(self.una) < left as i32 { Err(status) } else { Ok(()) }
+    }
+
     fn handle_acknowledge(
         &mut self,
         now: Instant,
@@ -66,6 +85,9 @@ impl Requester {
         shared: &mut Shared,
     ) -> Result<(), Status> {
         match syndrome.kind() {
+            SyndromeKind::Rnr(_) | SyndromeKind::Nak(_) if self.refused.is_some() => {
+                shared.counters.drop_repeated_nak += 1;
+            }
             SyndromeKind::Ack(_) => {
                 let to = psn.offset(1);
                 self.acknowledge(now, to, side, shared);
@@ -97,8 +119,7 @@ impl Requester {
                         return Ok(());
                     }
                 };
-                self.acknowledge(now, psn, side, shared);
-                return Err(status);
+                self.refused = Some((psn, status));
             }
             SyndromeKind::Reserved => shared.counters.drop_syndrome += 1,
         }
@@ -125,7 +146,7 @@ impl Requester {
     /// it is sent again. It costs no retry, because progress or a timeout has to come before the next time. False if it is
     /// about to happen anyway, or too soon.
     fn restart_at_gap(&mut self, shared: &mut Shared) -> bool {
-        let waits = self.next == self.una || matches!(self.wait, Wait::Rnr(_));
+        let waits = self.next == self.una || self.refused.is_some() || matches!(self.wait, Wait::Rnr(_));
         if waits || self.restart_from.distance(self.una) > 0 {
             return false;
         }

@@ -340,6 +340,41 @@ fn naks_of_reads_and_atomics() {
              D ! QpError"
         ));
     }
+    // What is refused is not what is asked for before it, whose answer may be late.
+    let refused = "put 1
+         D > RDMA_WRITE_ONLY 5000 A=1 len=16 va=0 dma=16
+         get 2
+         D > RDMA_READ_REQUEST 5001 A=1 len=0 va=0 dma=16
+         put 3
+         D > RDMA_WRITE_ONLY 5002 A=1 len=16 va=0 dma=16
+         put 4
+         D > RDMA_WRITE_ONLY 5003 A=1 len=16 va=0 dma=16
+         P > NAK 0x62 5003
+         D : write 1 SUCCESS
+         send 5
+         P > NAK 0x60 5002
+         P > ACK 5002
+         count drop_repeated_nak 2
+    ";
+    Dut::new().run(&format!(
+        "{refused}
+         P > RDMA_READ_RESPONSE_ONLY 5001 len=16 at=0
+         D : read 2 SUCCESS len=16
+         D : write 3 SUCCESS
+         D : write 4 REM_ACCESS_ERR
+         D : send 5 WR_FLUSH_ERR
+         D ! QpError"
+    ));
+    // The peer has failed: to ask again would be in vain.
+    Dut::new().run(&format!(
+        "{refused}
+         wait 67.108864ms
+         D : read 2 RETRY_EXC_ERR
+         D : write 3 WR_FLUSH_ERR
+         D : write 4 WR_FLUSH_ERR
+         D : send 5 WR_FLUSH_ERR
+         D ! QpError"
+    ));
     // A lost request: what came behind it has shown.
     with_depth(2).run(
         "get 1
