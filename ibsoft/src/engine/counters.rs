@@ -118,6 +118,8 @@ counters! {
     drop_behind_gap,
     /// NAKs that change nothing: repeated ones, said or implied, and sequence NAKs while the peer is not ready.
     drop_repeated_nak,
+    /// UC messages given up half way: a packet was lost, or was wrong.
+    uc_abandoned,
     /// ACKs sent.
     acks_sent,
     /// Packets of READ responses sent.

@@ -36,6 +36,7 @@ mod cq;
 mod gsi;
 mod memory;
 mod net;
+mod peer;
 mod place;
 mod port;
 mod post;
@@ -50,6 +51,7 @@ mod sg;
 mod shared;
 mod table;
 mod timer;
+mod uc;
 mod ud;
 
 #[cfg(test)]
@@ -80,12 +82,12 @@ pub use receives::SrqId;
 
 use cq::Cq;
 use gsi::Gsi;
+use memory::Memory;
 use net::Ingress;
 use port::Port;
 use qp::{Kind, Qp};
-use shared::Shared;
-use memory::Memory;
 use receives::Srq;
+use shared::Shared;
 use table::Table;
 
 /// Packets of one QP in a row before another one gets its turn: what a link can send with one GSO call.
@@ -262,7 +264,7 @@ impl Engine {
     /// # Errors
     /// [`DeviceError::Limit`] if there are too many QPs, a queue is longer than the device's limit, or the
     /// completion queues have no room for all its work requests; [`DeviceError::Unsupported`] for another transport;
-    /// [`DeviceError::Gone`] for a completion queue that was destroyed.
+    /// [`DeviceError::Gone`] for a completion queue, a shared receive queue or a domain that was destroyed.
     pub fn create_qp(&mut self, create: &QpCreate) -> Result<Qpn, DeviceError> {
         let kind = Kind::new(create.kind)?;
         let limit = |what, value: u32, limit: u32| {
@@ -273,7 +275,9 @@ impl Engine {
         };
         limit("QPs", self.qps.len() as u32 + 1, self.max_qps as u32)?;
         limit("send queue for", create.max_send_wr, self.shared.device.max_qp_wr)?;
-        limit("receive queue for", create.max_recv_wr, self.shared.device.max_qp_wr)?;
+        if create.srq.is_none() {
+            limit("receive queue for", create.max_recv_wr, self.shared.device.max_qp_wr)?;
+        }
         limit("buffers of a work request", create.max_sge, self.shared.device.max_sge)?;
         if let Some(srq) = create.srq {
             let srq = self.shared.srqs.get(srq).ok_or(DeviceError::Gone)?;
@@ -281,21 +285,7 @@ impl Engine {
                 return Err(DeviceError::Unsupported { what: "a shared receive queue of another domain" });
             }
         }
-        self.shared.cq(create.send_cq).ok_or(DeviceError::Gone)?.reserve(create.max_send_wr)?;
-        let entered = self
-            .shared
-            .reserve_receives(create.recv_cq, create.max_recv_wr, create.srq)
-            .and_then(|()| {
-                self.shared.memory.enter(create.domain).inspect_err(|_| {
-                    self.shared.release_receives(create.recv_cq, create.max_recv_wr, create.srq);
-                })
-            });
-        if let Err(error) = entered {
-            if let Some(cq) = self.shared.cq(create.send_cq) {
-                cq.release(create.max_send_wr);
-            }
-            return Err(error);
-        }
+        self.shared.admit(create)?;
         Ok(self.qps.insert(&mut self.rng, |qpn, slot| Qp::new(qpn, slot, kind, create)))
     }
 

@@ -87,8 +87,10 @@ impl Qp {
                 _ if self.state == State::Error => work.fail(Status::WR_FLUSH_ERR, &self.sq, shared),
                 (Kind::Ud(ud), Operation::Datagram(to)) => ud.post(work, to),
                 (Kind::Rc(rc), Operation::Message(request)) => rc.requester.post(work, request),
+                (Kind::Uc(uc), Operation::Message(request)) => uc.post(work, request),
                 // `check` has matched operation and transport.
-                (Kind::Ud(_), Operation::Message(_)) | (Kind::Rc(_), Operation::Datagram(_)) => {}
+                (Kind::Ud(_), Operation::Message(_))
+                | (Kind::Rc(_) | Kind::Uc(_), Operation::Datagram(_)) => {}
             }
         }
         Ok(())
@@ -109,7 +111,12 @@ impl Qp {
                 return Ud::address(self.port, to, *imm, len, shared).map(Operation::Datagram);
             }
             (Kind::Ud(_), _) => return Err(invalid("not an operation of a datagram QP")),
-            (Kind::Rc(_), op) => Request::of(op).ok_or(invalid("not an operation of a connected QP"))?,
+            (Kind::Uc(_), SendOp::Read { .. } | SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. }) => {
+                return Err(invalid("not an operation of an unreliable connection"));
+            }
+            (Kind::Rc(_) | Kind::Uc(_), op) => {
+                Request::of(op).ok_or(invalid("not an operation of a connected QP"))?
+            }
         };
         longest(len, shared.device.max_message as usize)?;
         if request.has_result() {

@@ -16,6 +16,7 @@ use super::rc::Rc;
 use super::receives::{self, Receives, Srq, SrqId};
 use super::shared::{Shared, Side};
 use super::table::Table;
+use super::uc::Uc;
 use super::ud::Ud;
 
 /// What a queue pair is created with.
@@ -126,6 +127,7 @@ pub(super) enum Blame {
 #[derive(Debug)]
 pub(super) enum Kind {
     Rc(Box<Rc>),
+    Uc(Box<Uc>),
     Ud(Box<Ud>),
 }
 
@@ -135,6 +137,7 @@ impl Kind {
     pub(super) fn new(kind: QpType) -> Result<Self, DeviceError> {
         match kind {
             QpType::Rc => Ok(Self::Rc(Box::new(Rc::new()))),
+            QpType::Uc => Ok(Self::Uc(Box::default())),
             QpType::Ud => Ok(Self::Ud(Box::default())),
             _ => Err(DeviceError::Unsupported { what: "this QP type" }),
         }
@@ -144,6 +147,7 @@ impl Kind {
     fn pop_send(&mut self) -> Option<Work> {
         match self {
             Self::Rc(rc) => rc.requester.pop(),
+            Self::Uc(uc) => uc.pop(),
             Self::Ud(ud) => ud.pop(),
         }
     }
@@ -262,7 +266,6 @@ impl Qp {
 
     fn ready_to_receive(&mut self, rtr: &Rtr, shared: &Shared) -> Result<(), DeviceError> {
         let (pkey, number, rights) = (self.pkey, self.port, self.rights);
-        let rc = self.connected()?;
         let port = shared.port(number).filter(|_| rtr.av.port == number).ok_or(DeviceError::Limit {
             what: "port of the address, the QP is on another port:",
             value: rtr.av.port.into(),
@@ -276,27 +279,40 @@ impl Qp {
                 limit: port.attr.active_mtu.0.into(),
             });
         }
-        at_most("responder resources", rtr.max_dest_rd_atomic, shared.device.max_responder_resources)?;
         let net = port.resolve(&rtr.av).map_err(|what| DeviceError::Unsupported { what })?;
-        rc.ready_to_receive(rtr, net, pkey, rights, mtu);
+        match &mut self.kind {
+            Kind::Rc(rc) => {
+                let limit = shared.device.max_responder_resources;
+                at_most("responder resources", rtr.max_dest_rd_atomic, limit)?;
+                rc.ready_to_receive(rtr, net, pkey, rights, mtu);
+            }
+            Kind::Uc(uc) => uc.ready_to_receive(rtr, net, pkey, rights, mtu),
+            Kind::Ud(_) => return Err(NOT_CONNECTED),
+        }
         self.state = State::ReadyToReceive;
         Ok(())
     }
 
     fn ready_to_send(&mut self, rts: &Rts, shared: &Shared) -> Result<(), DeviceError> {
-        let rc = self.connected()?;
-        at_most("retry count", rts.retry_count, 7)?;
-        at_most("RNR retry count", rts.rnr_retry, 7)?;
-        at_most("initiator depth", rts.max_rd_atomic, shared.device.max_initiator_depth)?;
-        rc.ready_to_send(rts, shared.window);
+        match &mut self.kind {
+            Kind::Rc(rc) => {
+                at_most("retry count", rts.retry_count, 7)?;
+                at_most("RNR retry count", rts.rnr_retry, 7)?;
+                at_most("initiator depth", rts.max_rd_atomic, shared.device.max_initiator_depth)?;
+                rc.ready_to_send(rts, shared.window);
+            }
+            Kind::Uc(uc) => uc.ready_to_send(rts),
+            Kind::Ud(_) => return Err(NOT_CONNECTED),
+        }
         self.state = State::ReadyToSend;
         Ok(())
     }
 
-    /// Ends the draining if all is complete that was started. Datagrams are complete when they leave.
+    /// Ends the draining if all is complete that was started. Datagrams, and messages of UC, are complete when they leave.
     fn finish_drain(&mut self, shared: &mut Shared) {
         let is_drained = match &self.kind {
             Kind::Rc(rc) => rc.requester.is_drained(),
+            Kind::Uc(uc) => uc.is_drained(),
             Kind::Ud(_) => true,
         };
         if self.state == State::Draining && is_drained {
@@ -305,17 +321,12 @@ impl Qp {
         }
     }
 
-    fn connected(&mut self) -> Result<&mut Rc, DeviceError> {
-        match &mut self.kind {
-            Kind::Rc(rc) => Ok(rc),
-            Kind::Ud(_) => Err(DeviceError::Unsupported { what: "this transition of a datagram QP" }),
-        }
-    }
-
     fn datagram(&mut self) -> Result<&mut Ud, DeviceError> {
         match &mut self.kind {
             Kind::Ud(ud) => Ok(ud),
-            Kind::Rc(_) => Err(DeviceError::Unsupported { what: "this transition of a connected QP" }),
+            Kind::Rc(_) | Kind::Uc(_) => {
+                Err(DeviceError::Unsupported { what: "this transition of a connected QP" })
+            }
         }
     }
 
@@ -338,6 +349,7 @@ impl Qp {
         }
         match &mut self.kind {
             Kind::Rc(rc) => **rc = Rc::new(),
+            Kind::Uc(uc) => **uc = Uc::default(),
             Kind::Ud(ud) => **ud = Ud::default(),
         }
         (self.sq.used, self.rq.used) = (0, 0);
@@ -382,6 +394,10 @@ impl Qp {
 
     /// To ERR by itself: the failed work request first, then the rest.
     fn fail(&mut self, failure: Failure, shared: &mut Shared) {
+        if self.state == State::Error {
+            // An answer that was still to be given cannot be: nothing is left to fail.
+            return;
+        }
         tracing::debug!(qpn = %self.qpn, ?failure, "QP failed");
         match failure {
             Failure::Send(status) => {
@@ -453,6 +469,7 @@ impl Qp {
     pub(super) fn wake(&mut self, shared: &mut Shared) {
         let can_send = match &self.kind {
             Kind::Rc(rc) => rc.can_send(self.state),
+            Kind::Uc(uc) => uc.can_send(self.state),
             Kind::Ud(ud) => self.state == State::ReadyToSend && ud.can_send(),
         };
         if can_send && !self.ready {
@@ -471,10 +488,17 @@ impl Qp {
         loop {
             let result = match &mut self.kind {
                 Kind::Rc(rc) => rc.poll_transmit(now, self.state, self.port, &self.sq, out, shared),
-                Kind::Ud(ud) => Ok(ud.poll_transmit(self.port, self.pkey, &mut self.sq, out, shared)),
+                Kind::Uc(uc) => Ok(uc.poll_transmit(self.state, self.port, &mut self.sq, out, shared)),
+                Kind::Ud(ud) if self.state == State::ReadyToSend => {
+                    Ok(ud.poll_transmit(self.port, self.pkey, &mut self.sq, out, shared))
+                }
+                Kind::Ud(_) => Ok(None),
             };
             match result {
-                Ok(egress) => return egress,
+                Ok(egress) => {
+                    self.finish_drain(shared);
+                    return egress;
+                }
                 // What says so is sent next.
                 Err(failure) => self.fail(failure, shared),
             }
@@ -497,6 +521,10 @@ impl Qp {
                 (&mut self.sq, &self.rq),
                 shared,
             ),
+            (Kind::Uc(uc), Transport::UC) => {
+                uc.handle_packet(self.state, ingress, &mut self.receives, &self.rq, shared);
+                Ok(())
+            }
             (Kind::Ud(ud), Transport::UD) => {
                 if self.state == State::ReadyToReceive || self.state.sends() {
                     ud.handle_packet(self.pkey, ingress, &mut self.receives, &self.rq, shared);
@@ -527,6 +555,8 @@ impl Qp {
         self.wake(shared);
     }
 }
+
+const NOT_CONNECTED: DeviceError = DeviceError::Unsupported { what: "this transition of a datagram QP" };
 
 fn at_most(what: &'static str, value: u8, limit: u8) -> Result<(), DeviceError> {
     if value > limit {

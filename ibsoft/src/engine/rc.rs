@@ -4,42 +4,16 @@ use std::time::Instant;
 
 use ibdev::qp::{Rtr, Rts};
 use ibdev::{DeviceEvent, Status};
-use ibwire::packet::{Bth, Opcode};
-use ibwire::{PKey, Psn, Qpn};
+use ibwire::PKey;
 
 use super::memory::Rights;
 use super::net::{Egress, Ingress, NetHeader};
+use super::peer::Peer;
 use super::qp::{Failure, State};
 use super::receives::Receives;
 use super::requester::Requester;
 use super::responder::Responder;
 use super::shared::{Shared, Side};
-
-/// The other end of a connection.
-#[derive(Debug)]
-pub(super) struct Peer {
-    /// The header of packets to it.
-    net: NetHeader,
-    qpn: Qpn,
-    pkey: PKey,
-}
-
-impl Peer {
-    /// The header of a packet to it. The path is never about to change, which is the state MIGRATED: M is 1.
-    pub(super) fn bth(&self, opcode: Opcode, psn: Psn) -> Bth {
-        Bth { mig_req: true, pkey: self.pkey, ..Bth::new(opcode, self.qpn, psn) }
-    }
-
-    /// Whether a packet came from it. Traffic class, flow label and hop limit may change on the way.
-    fn sent(&self, net: &NetHeader) -> bool {
-        let same_route = match (&self.net.route, &net.route) {
-            (Some(ours), Some(theirs)) => ours.dgid == theirs.sgid && ours.sgid == theirs.dgid,
-            (None, None) => true,
-            _ => false,
-        };
-        same_route && self.net.dlid == net.slid && self.net.slid == net.dlid
-    }
-}
 
 /// What makes a QP a reliable connection.
 #[derive(Debug)]
@@ -65,7 +39,7 @@ impl Rc {
         rights: Rights,
         mtu: usize,
     ) {
-        self.peer = Some(Peer { net, qpn: rtr.dest_qpn, pkey });
+        self.peer = Some(Peer::new(rtr, net, pkey));
         self.responder.start(rtr, rights, mtu);
     }
 
@@ -127,12 +101,7 @@ impl Rc {
             shared.counters.drop_state += 1;
             return Ok(());
         };
-        if !peer.sent(ingress.net) {
-            shared.counters.drop_address += 1;
-            return Ok(());
-        }
-        if !bth.pkey.matches(peer.pkey) {
-            shared.counters.drop_pkey += 1;
+        if !peer.lets_in(ingress, shared) {
             return Ok(());
         }
         if bth.opcode.is_response() {

@@ -24,7 +24,7 @@ use super::memory::{Rights, Unreachable};
 use super::net::{write_header, write_packet};
 use super::place::{Placement, Refusal};
 use super::qp::{Blame, Failure};
-use super::rc::Peer;
+use super::peer::Peer;
 use super::receives::Receives;
 use super::responses::{Asked, Response, Responses};
 use super::shared::{Shared, Side};

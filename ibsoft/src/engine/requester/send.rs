@@ -6,7 +6,7 @@ use ibdev::SendFlags;
 use ibwire::packet::Bth;
 
 use super::{Requester, Wait};
-use crate::engine::rc::Peer;
+use crate::engine::peer::Peer;
 use crate::engine::shared::Shared;
 
 impl Requester {

@@ -15,6 +15,7 @@ mod send_queue;
 mod shared_receives;
 mod simulation;
 mod states;
+mod uc;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
