@@ -13,6 +13,7 @@ use super::counters::Counters;
 use super::cq::{Cq, CqId};
 use super::memory::Memory;
 use super::port::Port;
+use super::qp::QpCreate;
 use super::receives::{Srq, SrqId};
 use super::table::Table;
 use super::timer::Timers;
@@ -44,26 +45,36 @@ impl Shared {
         self.cqs.get_mut(id.0 as usize)
     }
 
-    /// Reserves places for the receives of a new QP.
-    pub(super) fn reserve_receives(
-        &mut self,
-        cq: CqId,
-        max: u32,
-        srq: Option<SrqId>,
-    ) -> Result<(), DeviceError> {
-        let cq = self.cqs.get_mut(cq.0 as usize).ok_or(DeviceError::Gone)?;
-        match srq {
-            None => cq.reserve(max),
-            Some(id) => {
-                let srq = self.srqs.get_mut(id).ok_or(DeviceError::Gone)?;
-                cq.reserve_shared(id, srq.max)?;
-                srq.users += 1;
-                Ok(())
-            }
+    /// Reserves what a new QP needs: places in its completion queues, and that its domain stays. Nothing if one of them
+    /// refuses.
+    pub(super) fn admit(&mut self, create: &QpCreate) -> Result<(), DeviceError> {
+        self.memory.enter(create.domain)?;
+        let sends =
+            self.cq(create.send_cq).ok_or(DeviceError::Gone).and_then(|cq| cq.reserve(create.max_send_wr));
+        if let Err(error) = sends {
+            self.memory.leave(create.domain);
+            return Err(error);
         }
+        if let Err(error) = self.reserve_receives(create) {
+            if let Some(cq) = self.cq(create.send_cq) {
+                cq.release(create.max_send_wr);
+            }
+            self.memory.leave(create.domain);
+            return Err(error);
+        }
+        Ok(())
     }
 
-    /// Gives them back.
+    fn reserve_receives(&mut self, create: &QpCreate) -> Result<(), DeviceError> {
+        let cq = self.cqs.get_mut(create.recv_cq.0 as usize).ok_or(DeviceError::Gone)?;
+        let Some(id) = create.srq else { return cq.reserve(create.max_recv_wr) };
+        let srq = self.srqs.get_mut(id).ok_or(DeviceError::Gone)?;
+        cq.reserve_shared(id, srq.max)?;
+        srq.users += 1;
+        Ok(())
+    }
+
+    /// Gives the places of a QP's receives back.
     pub(super) fn release_receives(&mut self, cq: CqId, max: u32, srq: Option<SrqId>) {
         let Some(cq) = self.cqs.get_mut(cq.0 as usize) else { return };
         match srq {

@@ -277,6 +277,26 @@ fn a_region_taken_away_while_it_is_read() {
     );
 }
 
+#[test]
+fn a_qp_fails_once() {
+    let mut dut = Dut::new().receives(1, 64);
+    dut.run(
+        "P >> RDMA_READ_REQUEST 1000 dma=3000
+         P >> SEND_MIDDLE 1003 len=1024",
+    );
+    let mut out = Vec::new();
+    let (opcode, psn, _) = packet(&mut out, &mut dut).unwrap();
+    assert_eq!((opcode, psn.get()), (Opcode::RC_RDMA_READ_RESPONSE_FIRST, 1000));
+    dut.engine.deregister(dut.rkey);
+    dut.drain();
+    dut.run(
+        "D > NAK 0x62 1001 MSN=0
+         D : recv 0 WR_FLUSH_ERR
+         D ! QpRequestError
+         count qp_errors 1",
+    );
+}
+
 /// The peer has had the answer, and may have told that the memory is not needed any more.
 #[test]
 fn a_replay_of_memory_that_is_gone_is_met_with_silence() {
