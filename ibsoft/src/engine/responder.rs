@@ -22,9 +22,9 @@ use ibwire::{Msn, Psn, RnrTimer};
 
 use super::memory::{Rights, Unreachable};
 use super::net::{write_header, write_packet};
+use super::peer::Peer;
 use super::place::{Placement, Refusal};
 use super::qp::{Blame, Failure};
-use super::peer::Peer;
 use super::receives::Receives;
 use super::responses::{Asked, Response, Responses};
 use super::shared::{Shared, Side};
