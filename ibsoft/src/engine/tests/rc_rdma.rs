@@ -404,6 +404,25 @@ fn naks_of_reads_and_atomics() {
 }
 
 #[test]
+fn hca_t43_responses_that_nothing_asked_for() {
+    Dut::new().run(
+        "put 1
+         D > RDMA_WRITE_ONLY 5000 A=1 len=16 va=0 dma=16
+         get 2 len=2000
+         D > RDMA_READ_REQUEST 5001 A=1 len=0 va=0 dma=2000
+         P > RDMA_READ_RESPONSE_ONLY 5003 len=16 at=0
+         P > ATOMIC_ACKNOWLEDGE 5004 original=1
+         P > NAK 0x62 5003
+         P > RDMA_READ_RESPONSE_LAST 4999 len=16 at=0
+         count drop_future_response 3
+         count drop_stale_response 1
+         wait 67.108864ms
+         D > RDMA_WRITE_ONLY 5000 A=1 len=16 va=0 dma=16
+         D > RDMA_READ_REQUEST 5001 A=1 len=0 va=0 dma=2000",
+    );
+}
+
+#[test]
 fn retries_of_reads_end() {
     Dut::with(|_, rts| rts.retry_count = 1).run(
         "get 1
