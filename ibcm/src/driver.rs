@@ -34,6 +34,8 @@ pub(crate) struct Driver {
     shared: Arc<Shared>,
     device: Arc<dyn Device>,
     gone: bool,
+    /// Other tasks had their turn since the last command.
+    yielded: bool,
     ports: Vec<Port>,
     /// When the engine wants to be called.
     timer: Option<Instant>,
@@ -85,6 +87,7 @@ impl Driver {
             shared,
             device,
             gone: false,
+            yielded: false,
             ports,
             timer: None,
             sleep,
@@ -324,6 +327,14 @@ impl Future for Driver {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         this.shared.driver_waker().register(cx.waker());
+        // A worker of tokio goes on with the task that was woken last. The tasks that are ready now may have commands
+        // too: after their turn all of them leave together.
+        if this.shared.take_commanded() && !this.yielded {
+            this.yielded = true;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        this.yielded = false;
         for _ in 0..ROUNDS {
             if this.round(cx) {
                 continue;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Waker};
 
@@ -32,6 +32,8 @@ pub(crate) struct Shared {
     engine: Mutex<Engine>,
     /// Wakes the driver.
     driver: AtomicWaker,
+    /// A command is why.
+    commanded: AtomicBool,
     /// Whom the driver has to look after.
     hungry: Mutex<Vec<Hungry>>,
     /// The receive queues that connections share.
@@ -126,6 +128,7 @@ impl Shared {
                 next_source_port: first_source_port,
             }),
             driver: AtomicWaker::new(),
+            commanded: AtomicBool::new(false),
             hungry: Mutex::default(),
             shared_recvs: Mutex::default(),
             parked: Arc::default(),
@@ -141,8 +144,14 @@ impl Shared {
     /// Locks the engine for a command and wakes the driver behind it.
     pub(crate) fn command<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
         let result = f(&mut self.engine());
+        self.commanded.store(true, Ordering::Release);
         self.driver.wake();
         result
+    }
+
+    /// Whether there was a command since the last call.
+    pub(crate) fn take_commanded(&self) -> bool {
+        self.commanded.swap(false, Ordering::Acquire)
     }
 
     pub(crate) fn driver_waker(&self) -> &AtomicWaker {

@@ -95,8 +95,16 @@ impl Rig {
 
     /// Lets the driver do what it can.
     fn run(&mut self) {
-        let mut driver = Pin::new(&mut self.driver);
-        assert!(driver.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop())).is_pending());
+        assert!(self.poll().is_pending());
+    }
+
+    /// Polls it and, if it lets other commands come first, once more.
+    fn poll(&mut self) -> Poll<()> {
+        let (mut driver, mut cx) = (Pin::new(&mut self.driver), Context::from_waker(std::task::Waker::noop()));
+        match driver.as_mut().poll(&mut cx) {
+            Poll::Pending if driver.yielded => driver.as_mut().poll(&mut cx),
+            done => done,
+        }
     }
 
     fn sent(&self, port: u8) -> usize {
@@ -158,8 +166,7 @@ async fn what_a_device_does_not_send_any_more_is_counted() {
     rig.run();
     rig.wires[0].gone.store(true, Ordering::Relaxed);
     let conn = rig.connect(1);
-    let mut driver = Pin::new(&mut rig.driver);
-    _ = driver.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop()));
+    _ = rig.poll();
     assert_eq!(rig.shared.counters.mads_unsent.load(Ordering::Relaxed), TRANSMIT_QUEUE as u64);
     let engine = rig.shared.engine();
     assert_eq!((engine.phase, engine.endpoint.state(conn)), (Phase::Gone, None));
