@@ -110,6 +110,12 @@ impl Core {
         self.with(|state| if state.gone { Err(DeviceError::Gone) } else { Ok(call(state)) })
     }
 
+    /// For calls that send nothing and wake nobody, unless the device is gone.
+    pub(super) fn lock_live(&self) -> Result<MutexGuard<'_, State>, DeviceError> {
+        let state = self.lock();
+        if state.gone { Err(DeviceError::Gone) } else { Ok(state) }
+    }
+
     /// Calls the engine at the given moment, or the latest one it knows if that is later; then lets the link send,
     /// and wakes whom it concerns.
     fn at<R>(&self, now: Instant, call: impl FnOnce(&mut State, Instant) -> R) -> R {

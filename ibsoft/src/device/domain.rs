@@ -60,7 +60,7 @@ impl ProtectionDomain for SoftDomain {
             srq: srq.transpose()?,
             ..QpCreate::new(spec.kind, own(&spec.send_cq)?, spec.max_send_wr, spec.max_recv_wr)
         };
-        let qpn = core.with_live(|state| state.engine.create_qp(&create))??;
+        let qpn = core.lock_live()?.engine.create_qp(&create)?;
         Ok(Arc::new(SoftQp {
             core: core.clone(),
             qpn,

@@ -119,7 +119,7 @@ impl Device for SoftDevice {
     }
 
     async fn create_cq(&self, capacity: u32) -> Result<Arc<dyn CompletionQueue>, DeviceError> {
-        let id = self.0.with_live(|state| state.engine.create_cq(capacity))??;
+        let id = self.0.lock_live()?.engine.create_cq(capacity)?;
         Ok(Arc::new(SoftCq { core: self.0.clone(), id }))
     }
 

@@ -14,7 +14,8 @@ type Map<K> = HashMap<K, Waker, BuildHasherDefault<DefaultHasher>>;
 /// Wakers by what they wait for, and device events that nobody has read yet.
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
-    cqs: Map<CqId>,
+    /// By the number of the completion queue.
+    cqs: Vec<Option<Waker>>,
     received: Map<AgentId>,
     room: Map<AgentId>,
     reader: Option<Waker>,
@@ -40,7 +41,11 @@ impl Waiters {
     // task handles of this device, which want the mutex.
 
     pub(super) fn wait_cq(&mut self, cq: CqId, cx: &Context<'_>) -> Option<Waker> {
-        self.cqs.insert(cq, cx.waker().clone())
+        let index = cq.index();
+        if index >= self.cqs.len() {
+            self.cqs.resize(index + 1, None);
+        }
+        self.cqs[index].replace(cx.waker().clone())
     }
 
     pub(super) fn wait_mad(&mut self, agent: AgentId, cx: &Context<'_>) -> Option<Waker> {
@@ -56,7 +61,7 @@ impl Waiters {
     }
 
     pub(super) fn forget_cq(&mut self, cq: CqId) -> Option<Waker> {
-        self.cqs.remove(&cq)
+        self.cqs.get_mut(cq.index())?.take()
     }
 
     pub(super) fn forget_agent(&mut self, agent: AgentId) -> [Option<Waker>; 2] {
@@ -74,7 +79,7 @@ impl Waiters {
     /// Takes an event of `engine`.
     pub(super) fn event(&mut self, event: EngineEvent, engine: &Engine) {
         let waker = match event {
-            EngineEvent::CqReady(cq) => self.cqs.remove(&cq),
+            EngineEvent::CqReady(cq) => self.forget_cq(cq),
             EngineEvent::MadReady(agent) => self.received.remove(&agent),
             EngineEvent::MadRoom(agent) => self.room.remove(&agent),
             EngineEvent::Device(event) => return self.device_event(event, engine),
@@ -104,8 +109,7 @@ impl Waiters {
 
     /// Wakes everyone: the device is gone.
     pub(super) fn wake_all(&mut self) {
-        let all = self.cqs.drain().map(|(_, waker)| waker);
-        self.woken.0.extend(all);
+        self.woken.0.extend(self.cqs.drain(..).flatten());
         for agents in [&mut self.received, &mut self.room] {
             self.woken.0.extend(agents.drain().map(|(_, waker)| waker));
         }

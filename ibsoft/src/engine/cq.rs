@@ -11,6 +11,13 @@ use super::receives::SrqId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CqId(pub(super) u32);
 
+impl CqId {
+    /// A number as low as can be: one that was destroyed leaves its own to the next.
+    pub(crate) const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// A completion queue. Work requests reserve their places when their QP is created, so it never overflows. The places of
 /// a shared receive queue are reserved once, however many QPs bring its receives here: it never has more receives under
 /// way than that, wherever they complete.
