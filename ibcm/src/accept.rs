@@ -105,77 +105,80 @@ impl AcceptConfig {
         self.accept().instrument(span)
     }
 
-    async fn accept(self) -> Result<Connection, AcceptError> {
-        if let Some(deadline) = self.deadline {
-            Invalid::more_than_zero("deadline", deadline)?;
-        }
-        let started = now();
-        let deadline = self.deadline.and_then(|deadline| started.checked_add(deadline));
-        let (handshake, options) = (self.handshake, self.options);
-        let shared = Arc::clone(handshake.shared());
-        let conn = handshake.slot().handle;
-
-        let mut accept = proto::Accept::new(ibwire::Qpn::default());
-        accept.responder_resources = options.responder_resources;
-        accept.initiator_depth = options.initiator_depth;
-        accept.rnr_retry_count = options.rnr_retry_count;
-        accept.srq = options.recv.is_shared();
-        accept.private_data = self.private_data;
-        accept.deadline = deadline;
-
-        let device = shared.device()?;
-        let memory = options.memory::<AcceptError>(&shared, device.attr())?;
-        let setup = async {
-            let fresh = Fresh::create(&*device, memory, options.recv).await.map_err(Failed::Setup)?;
-            let qp = fresh.qp();
-            accept.qpn = fresh.qpn();
-            let attrs = shared.engine().endpoint.accept_attrs(conn, &accept).map_err(Failed::Command)?;
-            let parked = &handshake.slot().parked;
-            let mut queues = fresh.init(attrs.init, parked, &shared).await.map_err(Failed::Setup)?;
-            queues.attach(&shared, conn);
-            queues.set_initiator_depth(attrs.rts.max_rd_atomic);
-            to_rts(&*qp, attrs.rtr, attrs.rts).await.map_err(Failed::Setup)?;
-            Ok(queues)
-        };
-        let made = match before(started, deadline, setup).await {
-            Ok(made) => made,
-            Err(waited) => return Err(AcceptError::Deadline { waited }),
-        };
-        let result = made.and_then(|queues| {
-            handshake.slot().with(&shared, |state| state.queues = Some(queues));
-            shared.command(|engine| {
-                engine.endpoint.set_disconnect_data(conn, options.disconnect_data)?;
-                engine.endpoint.accept(now(), conn, accept)
-            })?;
-            Ok(())
-        });
-        match result {
-            Ok(()) => {}
-            Err(Failed::Setup(SetupError { step, source })) => {
-                let reason = match step {
-                    QpStep::Create => RejReason::NO_QP,
-                    _ => RejReason::NO_RESOURCES,
-                };
-                reject(handshake, reason);
-                return Err(AcceptError::Qp { step, source });
+    #[expect(clippy::manual_async_fn, reason = "an async function holds what it is given twice")]
+    fn accept(self) -> impl Future<Output = Result<Connection, AcceptError>> {
+        async move {
+            if let Some(deadline) = self.deadline {
+                Invalid::more_than_zero("deadline", deadline)?;
             }
-            Err(Failed::Command(error)) => return Err(refused(&handshake, error)),
+            let started = now();
+            let deadline = self.deadline.and_then(|deadline| started.checked_add(deadline));
+            let shared = Arc::clone(self.handshake.shared());
+            let conn = self.handshake.slot().handle;
+
+            let mut accept = proto::Accept::new(ibwire::Qpn::default());
+            accept.responder_resources = self.options.responder_resources;
+            accept.initiator_depth = self.options.initiator_depth;
+            accept.rnr_retry_count = self.options.rnr_retry_count;
+            accept.srq = self.options.recv.is_shared();
+            accept.private_data = self.private_data;
+            accept.deadline = deadline;
+
+            let device = shared.device()?;
+            let memory = self.options.memory::<AcceptError>(&shared, device.attr())?;
+            let setup = async {
+                let fresh =
+                    Fresh::create(&*device, memory, self.options.recv).await.map_err(Failed::Setup)?;
+                let qp = fresh.qp();
+                accept.qpn = fresh.qpn();
+                let attrs = shared.engine().endpoint.accept_attrs(conn, &accept).map_err(Failed::Command)?;
+                let parked = &self.handshake.slot().parked;
+                let mut queues = fresh.init(attrs.init, parked, &shared).await.map_err(Failed::Setup)?;
+                queues.attach(&shared, conn);
+                queues.set_initiator_depth(attrs.rts.max_rd_atomic);
+                to_rts(&*qp, attrs.rtr, attrs.rts).await.map_err(Failed::Setup)?;
+                Ok(queues)
+            };
+            let made = match before(started, deadline, setup).await {
+                Ok(made) => made,
+                Err(waited) => return Err(AcceptError::Deadline { waited }),
+            };
+            let result = made.and_then(|queues| {
+                self.handshake.slot().with(&shared, |state| state.queues = Some(queues));
+                shared.command(|engine| {
+                    engine.endpoint.set_disconnect_data(conn, self.options.disconnect_data)?;
+                    engine.endpoint.accept(now(), conn, accept)
+                })?;
+                Ok(())
+            });
+            match result {
+                Ok(()) => {}
+                Err(Failed::Setup(SetupError { step, source })) => {
+                    let reason = match step {
+                        QpStep::Create => RejReason::NO_QP,
+                        _ => RejReason::NO_RESOURCES,
+                    };
+                    reject(self.handshake, reason);
+                    return Err(AcceptError::Qp { step, source });
+                }
+                Err(Failed::Command(error)) => return Err(refused(&self.handshake, error)),
+            }
+            self.handshake.established().await?;
+            let req = &self.request.req;
+            let private_data = match self.by_ip {
+                true => &req.private_data[IpHeader::LEN..],
+                false => &req.private_data[..],
+            };
+            Ok(Connection::new(
+                self.handshake,
+                Parts {
+                    role: Role::Passive,
+                    peer: self.peer,
+                    service_id: self.service_id,
+                    private_data: owned_area(private_data),
+                },
+            ))
         }
-        handshake.established().await?;
-        let req = &self.request.req;
-        let private_data = match self.by_ip {
-            true => &req.private_data[IpHeader::LEN..],
-            false => &req.private_data[..],
-        };
-        Ok(Connection::new(
-            handshake,
-            Parts {
-                role: Role::Passive,
-                peer: self.peer,
-                service_id: self.service_id,
-                private_data: owned_area(private_data),
-            },
-        ))
     }
 }
 

@@ -183,19 +183,22 @@ struct Resolved {
 }
 
 impl ConnectConfig {
-    async fn run(self) -> Result<Connection, ConnectError> {
-        Invalid::more_than_zero("deadline", self.deadline)?;
-        let started = now();
-        let deadline = started.checked_add(self.deadline);
-        let resolved = before(started, deadline, self.resolve()).await;
-        let resolved = resolved.map_err(|waited| ConnectError::Deadline { waited })??;
-        match self.attempt(&resolved, started, deadline).await {
-            // The peer has closed the old connection by now; this time the queue pair and the ID are new.
-            Err(ConnectError::Rejected(no)) if no.reason == RejReason::STALE_CONNECTION => {
-                tracing::debug!("the peer holds an older connection: once more");
-                self.attempt(&resolved, started, deadline).await
+    #[expect(clippy::manual_async_fn, reason = "an async function holds what it is given twice")]
+    fn run(self) -> impl Future<Output = Result<Connection, ConnectError>> {
+        async move {
+            Invalid::more_than_zero("deadline", self.deadline)?;
+            let started = now();
+            let deadline = started.checked_add(self.deadline);
+            let resolved = before(started, deadline, self.resolve()).await;
+            let resolved = resolved.map_err(|waited| ConnectError::Deadline { waited })??;
+            match self.attempt(&resolved, started, deadline).await {
+                // The peer has closed the old connection by now; this time the queue pair and the ID are new.
+                Err(ConnectError::Rejected(no)) if no.reason == RejReason::STALE_CONNECTION => {
+                    tracing::debug!("the peer holds an older connection: once more");
+                    self.attempt(&resolved, started, deadline).await
+                }
+                result => result,
             }
-            result => result,
         }
     }
 

@@ -70,27 +70,32 @@ impl<'a> DisconnectConfig<'a> {
         self.disconnect().instrument(span)
     }
 
-    async fn disconnect(self) -> Closed {
-        let (shared, slot) = (self.conn.shared(), self.conn.slot());
-        let started = now();
-        let deadline = started.checked_add(self.deadline);
-        // Whoever still reads is told how it ended, not that this came later.
-        slot.with(shared, |state| state.disconnecting |= state.end.is_none());
-        slot.wake_all(shared);
-        // A DREQ travels on QP1 and would overtake what is still in the send queue.
-        let drained = wait(shared, slot, |state| {
-            let sending =
-                state.queues.as_ref().is_some_and(|queues| queues.is_sending() && queues.broken().is_none());
-            (!sending || state.end.is_some()).then_some(())
-        });
-        if let Err(waited) = before(started, deadline, drained).await {
-            tracing::debug!(?waited, "sends have not completed");
+    #[expect(clippy::manual_async_fn, reason = "an async function holds what it is given twice")]
+    fn disconnect(self) -> impl Future<Output = Closed> + 'a {
+        async move {
+            let (shared, slot) = (self.conn.shared(), self.conn.slot());
+            let started = now();
+            let deadline = started.checked_add(self.deadline);
+            // Whoever still reads is told how it ended, not that this came later.
+            slot.with(shared, |state| state.disconnecting |= state.end.is_none());
+            slot.wake_all(shared);
+            // A DREQ travels on QP1 and would overtake what is still in the send queue.
+            let drained = wait(shared, slot, |state| {
+                let sending = state
+                    .queues
+                    .as_ref()
+                    .is_some_and(|queues| queues.is_sending() && queues.broken().is_none());
+                (!sending || state.end.is_some()).then_some(())
+            });
+            if let Err(waited) = before(started, deadline, drained).await {
+                tracing::debug!(?waited, "sends have not completed");
+            }
+            if slot.with(shared, |state| state.end.is_none()) {
+                let private_data = self.private_data;
+                shared.disconnect(slot.handle, proto::Disconnect { private_data, deadline });
+            }
+            self.conn.closed().await
         }
-        if slot.with(shared, |state| state.end.is_none()) {
-            let private_data = self.private_data;
-            shared.disconnect(slot.handle, proto::Disconnect { private_data, deadline });
-        }
-        self.conn.closed().await
     }
 }
 

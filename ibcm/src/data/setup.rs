@@ -1,14 +1,15 @@
 //! A new queue pair with its completion queue and receive buffers.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 
 use ibdev::qp::{Init, QpSpec, QpType, Rtr, Rts, Transition};
-use ibdev::{Buf, Device, DeviceError, PostError, QueuePair};
+use ibdev::{Device, DeviceError, PostError, QueuePair, RecvWr};
 use ibwire::Qpn;
 
 use super::queues::DeviceSide;
-use super::receives::{Receives, Source};
+use super::receives::{RECV_ID, Receives, Source};
 use super::recv_pool::RecvPool;
 use super::{Limits, Queues};
 use crate::error::QpStep;
@@ -25,7 +26,7 @@ const SEND_DEPTH: u32 = 64;
 pub(crate) struct Fresh {
     device: DeviceSide,
     receives: Receives,
-    bufs: Vec<Buf>,
+    first: VecDeque<RecvWr>,
     copy_len: usize,
     limits: Limits,
     depth: u32,
@@ -63,8 +64,8 @@ impl Fresh {
             Ok((memory.domain.create_qp(spec).await?, cq))
         };
         let (qp, cq) = create.await.map_err(|source| QpStep::Create.failed(source))?;
-        let bufs = memory.take(count as usize, recv.len()).await;
-        let bufs = bufs.map_err(|source| QpStep::Alloc.failed(source))?;
+        let first = memory.receives(RECV_ID, count as usize, recv.len()).await;
+        let first = first.map_err(|source| QpStep::Alloc.failed(source))?;
         let source = match recv.source() {
             recv::Source::Own { .. } => Source::Own(RecvPool::new(count, Arc::clone(&memory.spares))),
             recv::Source::Shared(queue) => Source::Shared(Arc::clone(queue.queue())),
@@ -72,7 +73,7 @@ impl Fresh {
         Ok(Self {
             device: DeviceSide { qp, cq, memory },
             receives: Receives::new(source, recv_depth - count),
-            bufs,
+            first,
             copy_len: recv.len(),
             limits: Limits::of(attr),
             depth,
@@ -98,9 +99,9 @@ impl Fresh {
         modified.map_err(|source| QpStep::Init.failed(source))?;
         let waker = Waker::from(Arc::clone(parked));
         let totals = Arc::clone(&shared.counters);
-        let Self { device, receives, bufs, copy_len, limits, depth } = self;
+        let Self { device, receives, first, copy_len, limits, depth } = self;
         let mut queues = Queues::new(device, waker, limits, depth, copy_len, receives, totals);
-        let posted = queues.post_first_recv(bufs);
+        let posted = queues.post_first_recv(first);
         posted.map_err(|error| QpStep::PostRecv.failed(post_error(error)))?;
         Ok(queues)
     }

@@ -5,9 +5,10 @@ mod domain;
 mod pool;
 mod spares;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ibdev::{Access, Buf, DeviceError, ProtectionDomain, Region, SharedMemory};
+use ibdev::{Access, Buf, DeviceError, ProtectionDomain, RecvWr, Region, SharedMemory};
 
 pub use domain::Domain;
 pub use pool::BufPool;
@@ -32,11 +33,28 @@ impl Memory {
 
     /// `count` buffers of `len` bytes, old ones first: what is in them is not to be seen.
     pub(crate) async fn take(&self, count: usize, len: usize) -> Result<Vec<Buf>, DeviceError> {
-        let mut bufs = self.spares.take(count, len);
-        if bufs.len() < count {
-            bufs.extend(self.domain.alloc(count - bufs.len(), len).await?);
+        let mut bufs = Vec::with_capacity(count);
+        let missing = count - self.spares.take(count, len, |buf| bufs.push(buf));
+        if missing > 0 {
+            bufs.extend(self.domain.alloc(missing, len).await?);
         }
         Ok(bufs)
+    }
+
+    /// As [`Memory::take`], as receives with this id.
+    pub(crate) async fn receives(
+        &self,
+        id: u64,
+        count: usize,
+        len: usize,
+    ) -> Result<VecDeque<RecvWr>, DeviceError> {
+        let mut receives = VecDeque::with_capacity(count);
+        let missing = count - self.spares.take(count, len, |buf| receives.push_back(RecvWr::new(id, buf)));
+        if missing > 0 {
+            let new = self.domain.alloc(missing, len).await?;
+            receives.extend(new.into_iter().map(|buf| RecvWr::new(id, buf)));
+        }
+        Ok(receives)
     }
 
     /// A new buffer.

@@ -45,13 +45,14 @@ impl Spares {
         drop(too_many);
     }
 
-    /// Takes at most `count` buffers of this capacity.
-    pub(crate) fn take(&self, count: usize, len: usize) -> Vec<Buf> {
+    /// Hands out at most `count` buffers of this capacity; returns how many.
+    pub(super) fn take(&self, count: usize, len: usize, to: impl FnMut(Buf)) -> usize {
         let mut stock = lock(&self.stock);
-        let Some(bufs) = stock.by_len.get_mut(&len) else { return Vec::new() };
+        let Some(bufs) = stock.by_len.get_mut(&len) else { return 0 };
         let first = bufs.len().saturating_sub(count);
-        let taken = bufs.split_off(first);
-        stock.bytes -= taken.len() * len;
+        let taken = bufs.len() - first;
+        bufs.drain(first..).for_each(to);
+        stock.bytes -= taken * len;
         taken
     }
 }
@@ -69,7 +70,7 @@ mod tests {
     #[test]
     fn buffers_are_found_by_their_length_and_bounded() {
         let spares = Spares::default();
-        let take = |count, len| spares.take(count, len).len();
+        let take = |count, len| spares.take(count, len, drop);
         spares.keep([8, 16, 8, 8].map(Buf::unregistered));
         assert_eq!([take(2, 8), take(2, 8), take(2, 8), take(9, 16)], [2, 1, 0, 1]);
         spares.keep([MAX_BYTES, 1].map(Buf::unregistered));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use ibdev::{
-    Buf, Completion, CompletionQueue, DeviceError, PostError, QueuePair, SendFlags, SendWr, SgList, Status,
+    Buf, Completion, CompletionQueue, DeviceError, PostError, QueuePair, RecvWr, SendFlags, SendWr, SgList, Status,
 };
 
 pub(crate) use self::copies::{CopyBuf, Shelf};
@@ -224,9 +224,9 @@ impl Queues {
     }
 
     /// Posts the first receive buffers.
-    pub(super) fn post_first_recv(&mut self, bufs: Vec<Buf>) -> Result<(), PostError> {
+    pub(super) fn post_first_recv(&mut self, work: VecDeque<RecvWr>) -> Result<(), PostError> {
         match &self.device {
-            Some(device) => self.receives.post_first(&*device.qp, bufs),
+            Some(device) => self.receives.post_first(&*device.qp, work),
             None => Ok(()),
         }
     }
