@@ -9,6 +9,7 @@ mod input;
 pub mod mad;
 pub mod packet;
 pub mod seeds;
+pub mod transport_engine;
 
 pub use input::Input;
 pub use seeds::Seed;
@@ -25,8 +26,9 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 3] = [
+pub const TARGETS: [Target; 4] = [
     Target { name: "packet", run: packet::run, seeds: packet::seeds },
     Target { name: "mad", run: mad::run, seeds: mad::seeds },
     Target { name: "cm-engine", run: cm_engine::run, seeds: cm_engine::seeds },
+    Target { name: "transport-engine", run: transport_engine::run, seeds: transport_engine::seeds },
 ];

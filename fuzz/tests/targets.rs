@@ -75,3 +75,8 @@ fn mads() {
 fn cm_engine() {
     run("cm-engine");
 }
+
+#[test]
+fn transport_engine() {
+    run("transport-engine");
+}

@@ -3,7 +3,6 @@
 mod captured_answers;
 mod captured_requests;
 mod datagrams;
-mod fuzz;
 mod gsi;
 mod rc_memory;
 mod rc_rdma;

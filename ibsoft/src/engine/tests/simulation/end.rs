@@ -285,9 +285,8 @@ impl End {
             self.model.retire(number)?;
             self.flushed = number + 1;
             self.failed = Some(completion.status);
-            // A NAK behind an answer that was lost ends the request without an answer.
-            let mut places = self.model.effects_from(number).filter_map(Effect::place);
-            let is_gone = places.any(|place| peer[place.region].gone.is_some());
+            let place = self.model.effect(number).and_then(Effect::place);
+            let is_gone = place.is_some_and(|place| peer[place.region].gone.is_some());
             return match completion.status {
                 Status::REM_ACCESS_ERR if !is_gone => Err(format!("{number} may do what it does")),
                 Status::REM_ACCESS_ERR | Status::RETRY_EXC_ERR | Status::WR_FLUSH_ERR => Ok(()),

@@ -185,10 +185,10 @@ impl Model {
         Ok(())
     }
 
-    /// What the work requests from `number` on do, which have not completed.
-    pub(super) fn effects_from(&self, number: u64) -> impl Iterator<Item = &Effect> {
-        let skipped = usize::try_from(number.saturating_sub(self.done)).unwrap_or(usize::MAX);
-        self.pending.iter().skip(skipped).map(|posted| &posted.effect)
+    /// What a work request does that has not completed.
+    pub(super) fn effect(&self, number: u64) -> Option<&Effect> {
+        let at = usize::try_from(number.checked_sub(self.done)?).ok()?;
+        self.pending.get(at).map(|posted| &posted.effect)
     }
 
     /// Whether `actual` can be what is at `place`, when the first `from` work requests were carried out and any number of

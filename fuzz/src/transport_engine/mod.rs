@@ -1,0 +1,139 @@
+//! The transport engine: packets of a peer and of others, work and time, in any order.
+//!
+//! An input is a list of operations; see [`World::step`]. However it goes, each signaled work request completes once and in
+//! its queue's order, and memory changes only where and how the peer may change it.
+
+mod seeds;
+mod world;
+
+use ibdev::qp::Transition;
+use ibdev::{Buf, RemoteAddr, SendFlags, SendOp};
+use ibwire::packet::{AtomicEth, Bth, Opcode, Reth};
+use ibwire::{Psn, RKey};
+
+use crate::Input;
+use world::{QPS, REGIONS, World};
+
+pub use seeds::seeds;
+
+/// What a packet gets before it is delivered, so that it is about something.
+mod fix {
+    /// The PSN that is expected, or that is answered; plus what stands in the input.
+    pub(super) const PSN: u8 = 1;
+    /// The same, but from the first PSN of the connection on.
+    pub(super) const PSN_FROM_START: u8 = 1 << 1;
+    /// Key and address of a region.
+    pub(super) const REMOTE: u8 = 1 << 2;
+    /// A pad count that fits, and version 0.
+    pub(super) const PAD: u8 = 1 << 3;
+    /// Another source than the peer.
+    pub(super) const FOREIGN: u8 = 1 << 4;
+}
+
+/// The target.
+pub fn run(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let mut world = World::new();
+    while !input.is_empty() {
+        world.step(&mut input);
+        world.drain();
+    }
+    world.end();
+}
+
+impl World {
+    /// One operation: its number, then what it needs.
+    fn step(&mut self, input: &mut Input<'_>) {
+        match input.byte() % 16 {
+            0..=4 => self.packet(input),
+            5 => {
+                let len = usize::from(input.u16() % 1500);
+                self.deliver(false, input.bytes(len));
+            }
+            6 | 7 => self.send(input),
+            8 | 9 => {
+                let (to, len) = (input.below(QPS + 1), usize::from(input.u16() % 5000));
+                let parts = 1 + usize::from(input.byte() & 1);
+                self.post_recv(to, (0..parts).map(|part| Buf::unregistered(len * part)).collect());
+            }
+            10 => self.poll(input.byte().into()),
+            11 => self.wait(input.u16()),
+            12 => self.modify(input),
+            13 => self.toggle_region(input.below(REGIONS)),
+            14 => self.toggle_port(),
+            _ => self.mad(input.byte()),
+        }
+    }
+
+    /// A packet: for which QP, opcode, what is [fixed](fix), PSN, region, flags, headers, length of the payload.
+    fn packet(&mut self, input: &mut Input<'_>) {
+        let (qp, opcode, fixes) = (input.below(QPS), Opcode(input.byte()), input.byte());
+        let (ahead, region, flags) = (i16::from_be_bytes(input.array()), input.below(REGIONS), input.byte());
+        let at = u64::from(input.u16());
+        let ahead = Psn::truncate(i32::from(ahead) as u32).get();
+        let psn = match fixes {
+            fixes if fixes & fix::PSN_FROM_START != 0 => self.start_psn(opcode).offset(ahead),
+            fixes if fixes & fix::PSN != 0 => self.next_psn(qp, opcode).offset(ahead),
+            _ => Psn::truncate(ahead),
+        };
+        let mut headers = [0; 64];
+        let headers = &mut headers[..opcode.headers_len()];
+        let given = input.bytes(headers.len());
+        headers[..given.len()].copy_from_slice(given);
+        let len = usize::from(input.u16() % 1100);
+        let payload = input.bytes(len);
+        if fixes & fix::REMOTE != 0 {
+            let RemoteAddr { addr, rkey } = self.remote(region);
+            if let Some(reth) = opcode.has_reth().then(|| Reth::parse(headers).ok()).flatten() {
+                let len = if reth.len == 0 { payload.len() as u32 } else { reth.len };
+                Reth { va: addr.wrapping_add(at), rkey, len }.write_to(headers);
+            }
+            if let Some(atomic) = opcode.has_atomic_eth().then(|| AtomicEth::parse(headers).ok()).flatten() {
+                AtomicEth { va: addr.wrapping_add(at & !7), rkey, ..atomic }.write_to(headers);
+            }
+        }
+        if opcode.has_deth() {
+            headers[..4].copy_from_slice(&world::QKEY.0.to_be_bytes());
+        }
+        let pad = if fixes & fix::PAD != 0 { Bth::pad_for(len) } else { flags >> 4 & 3 };
+        let bth = Bth {
+            pad,
+            version: if fixes & fix::PAD != 0 { 0 } else { flags & 0xf },
+            ack_req: flags & 0x40 != 0,
+            solicited: flags & 0x80 != 0,
+            ..Bth::new(opcode, self.qpn(qp), psn)
+        };
+        let mut bytes = [&bth.to_bytes()[..], headers, payload].concat();
+        bytes.resize(bytes.len() + len - payload.len() + usize::from(pad), 0);
+        self.deliver(fixes & fix::FOREIGN != 0, &bytes);
+    }
+
+    /// A send: to which QP, what, with which flags, of which region of ours, how long.
+    fn send(&mut self, input: &mut Input<'_>) {
+        let (qp, what, flags) = (input.below(QPS), input.byte(), SendFlags::from_bits_truncate(input.byte()));
+        let (addr, len) = (input.u64(), usize::from(input.u16() % 5000));
+        let at = RemoteAddr { addr, rkey: RKey(addr as u32) };
+        let imm = (what & 0x80 != 0).then_some(len as u32);
+        let op = match what % 8 {
+            0 | 1 => SendOp::Send { imm },
+            2 => SendOp::Write { to: at, imm },
+            3 => SendOp::Read { from: at },
+            4 => SendOp::FetchAdd { at, add: addr },
+            5 => SendOp::CompareSwap { at, compare: addr, swap: 1 },
+            _ => SendOp::Datagram { to: self.datagram_dest(), imm },
+        };
+        let bufs = if what & 0x40 != 0 { vec![len / 2, 0, len - len / 2] } else { vec![len] };
+        self.post_send(qp, op, flags, bufs.into_iter().map(Buf::unregistered).collect());
+    }
+
+    fn modify(&mut self, input: &mut Input<'_>) {
+        let qp = input.below(QPS);
+        match input.byte() % 6 {
+            0 => self.transition(qp, Transition::Error),
+            1 => self.transition(qp, Transition::SqDrain),
+            2 => self.transition(qp, Transition::SqResume),
+            3 => self.reset(qp),
+            _ => self.connect(qp),
+        }
+    }
+}
