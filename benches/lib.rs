@@ -1,10 +1,12 @@
-//! What the benches share: how a bench is called, how cases are timed side by side, the machine, tables.
+//! What the benches share: how a bench is called, how cases are timed side by side, the machine, tables, traffic between
+//! two ends.
 #![forbid(unsafe_code)]
 
 mod machine;
 mod options;
 mod table;
 mod timing;
+pub mod traffic;
 
 pub use machine::{machine, resident_bytes};
 pub use options::Options;
