@@ -61,7 +61,7 @@ pub(super) struct Requester {
     /// has to arrive, or a timeout to pass, before the next time.
     restart_from: Psn,
     /// The peer has refused the message with this PSN, which fails with this status when all before it is complete: the
-    /// responses to earlier reads may be on their way. The peer answers nothing any more.
+    /// responses to earlier reads may be on their way, for as long as one timeout. The peer answers nothing any more.
     refused: Option<(Psn, Status)>,
     retries: u8,
     rnr_retries: u8,
@@ -166,7 +166,7 @@ impl Requester {
         if self.next.distance(self.una) < 0 {
             self.rewind();
         }
-        if self.next == self.una {
+        if self.next == self.una && self.refused.is_none() {
             self.wait = Wait::Nothing;
         } else {
             self.restart_timer(now);

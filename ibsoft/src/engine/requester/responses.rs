@@ -73,7 +73,11 @@ impl Requester {
         let Some((psn, status)) = self.refused else { return Ok(()) };
         self.acknowledge(now, psn, side, shared);
         let left = self.messages.front().map_or(0, |(_, message)| message.packets - self.done);
-        if psn.distance(self.una) < left as i32 { Err(status) } else { Ok(()) }
+        if psn.distance(self.una) < left as i32 {
+            return Err(status);
+        }
+        // What nothing bounds is not waited for.
+        if self.timeout.is_some() { Ok(()) } else { Err(Status::RETRY_EXC_ERR) }
     }
 
     fn handle_acknowledge(
@@ -120,6 +124,7 @@ impl Requester {
                     }
                 };
                 self.refused = Some((psn, status));
+                self.restart_timer(now);
             }
             SyndromeKind::Reserved => shared.counters.drop_syndrome += 1,
         }

@@ -375,6 +375,16 @@ fn naks_of_reads_and_atomics() {
          D : send 5 WR_FLUSH_ERR
          D ! QpError"
     ));
+    // Also if nothing was to be sent at that moment.
+    let not_ready = "get 1
+         D > RDMA_READ_REQUEST 5000 A=1 len=0 va=0 dma=16
+         send 2
+         D > SEND_ONLY 5001 A=1 len=16
+         P > RNR 31 5001
+         P > NAK 0x61 5001\n";
+    let failed = "D : read 1 RETRY_EXC_ERR\nD : send 2 WR_FLUSH_ERR\nD ! QpError";
+    Dut::new().run(&format!("{not_ready}wait 67.108864ms\n{failed}"));
+    Dut::with(|_, rts| rts.timeout = TimeCode::truncate(0)).run(&format!("{not_ready}{failed}"));
     // A lost request: what came behind it has shown.
     with_depth(2).run(
         "get 1
