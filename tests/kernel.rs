@@ -20,8 +20,8 @@ fn main() -> ExitCode {
         setup: "setup-cm.sh",
         variables: vec![("PEER", env!("CARGO_BIN_EXE_guest-peer").into())],
         helpers: &["cm_peer"],
-        targets: &[],
-        limit: Duration::from_secs(900),
+        targets: &[Target::Example { name: "rping" }],
+        limit: Duration::from_secs(1200),
     });
     let umad = machine(Config {
         name: "umad",
@@ -29,8 +29,8 @@ fn main() -> ExitCode {
         variables: Vec::new(),
         helpers: &[],
         targets: &[
-            Target { package: "ibcm-sys", name: "rxe0", feature: "verbs" },
-            Target { package: "tests", name: "verbs", feature: "verbs" },
+            Target::Test { package: "ibcm-sys", name: "rxe0", feature: "verbs" },
+            Target::Test { package: "tests", name: "verbs", feature: "verbs" },
         ],
         limit: Duration::from_secs(600),
     });
@@ -41,7 +41,9 @@ fn main() -> ExitCode {
             ends_with(&cm, Case::new("limit", "hangs.sh", &[]).limit(1), 124),
         ),
     ];
-    for (machine, cases) in [(&cm, kernel_alone()), (&cm, kernel_and_us()), (&umad, without_ib_cm())] {
+    for (machine, cases) in
+        [(&cm, kernel_alone()), (&cm, kernel_and_us()), (&cm, verbs()), (&umad, without_ib_cm())]
+    {
         trials.extend(
             cases.into_iter().map(|case| Trial::test(case.name.clone(), ends_with(machine, case, 0))),
         );
@@ -87,7 +89,38 @@ fn kernel_and_us() -> Vec<Case> {
             case("kernel_dies_unheard.sh", &[kernel]),
             case("bad_wire_we_call.sh", &[kernel]).limit(120),
             case("bad_wire_kernel_calls.sh", &[us]).limit(120),
+            case("rping_calls_us.sh", &[us, "64"]),
+            case("we_call_rping.sh", &[kernel, "64"]),
         ]
+    });
+    let long = [
+        Case::new("rping_calls_us_with_long_pings", "rping_calls_us.sh", &["10.77.0.2", "65000"]).limit(120),
+        Case::new("we_call_rping_with_long_pings", "we_call_rping.sh", &["10.77.0.1", "65000"]).limit(120),
+    ];
+    cases.chain(long).collect()
+}
+
+/// Queue pairs that are brought up by hand: pyverbs on rxe0 at one end, the software HCA at the other.
+fn verbs() -> Vec<Case> {
+    let v4 = [
+        ("rc", "send"),
+        ("rc", "write"),
+        ("rc", "write_imm"),
+        ("rc", "read"),
+        ("rc", "atomic"),
+        ("rc", "wrong_rkey"),
+        ("uc", "send"),
+        ("uc", "write"),
+        ("uc", "write_imm"),
+    ];
+    let v6 = [("rc", "write_imm"), ("rc", "read"), ("rc", "atomic"), ("uc", "write_imm")];
+    let families = [("v4", "10.77.0.1", &v4[..]), ("v6", "fd77::1", &v6[..])];
+    let cases = families.into_iter().flat_map(|(family, kernel, what)| {
+        let both = what.iter().flat_map(|what| ["us", "kernel"].map(|who| (*what, who)));
+        both.map(move |((transport, what), who)| {
+            let name = format!("verbs_{transport}_{what}_by_{who}_{family}");
+            Case::new(name, "verbs.sh", &[kernel, transport, what, who])
+        })
     });
     cases.collect()
 }

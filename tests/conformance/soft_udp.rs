@@ -24,7 +24,7 @@ impl Fixture for SoftUdp {
 
     /// One port, which is up as long as the socket is open.
     fn lacks(&self) -> &'static [Feature] {
-        &[Feature::Uc, Feature::Close, Feature::TwoPorts, Feature::PortControl, Feature::Removal]
+        &[Feature::TwoPorts, Feature::PortControl, Feature::Removal]
     }
 
     fn runtime(&self) -> Runtime {

@@ -19,7 +19,7 @@ impl Fixture for InSubnet {
 
     /// Its devices belong to the subnet, not to their handles.
     fn lacks(&self) -> &'static [Feature] {
-        &[Feature::Uc, Feature::Close]
+        &[Feature::Close]
     }
 
     fn runtime(&self) -> Runtime {

@@ -114,7 +114,7 @@ fn prepare(config: &Config, folder: &Path) -> Result<(), GuestError> {
         command("gcc", &arguments, folder)?;
     }
     for target in config.targets {
-        let (from, to) = (target.build()?, folder.join(target.name));
+        let (from, to) = (target.build()?, folder.join(target.name()));
         fs::copy(&from, &to).map_err(at(&from))?;
     }
     Ok(())

@@ -77,21 +77,29 @@ pub struct Config {
     pub variables: Vec<(&'static str, String)>,
     /// C programs of tests/guest/c/ to build for the guest, found as `/job/NAME`: source file name without `.c`.
     pub helpers: &'static [&'static str],
-    /// Test targets to build for the guest, found as `/job/NAME`.
+    /// Programs of the workspace to build for the guest, found as `/job/NAME`.
     pub targets: &'static [Target],
     /// After this long the guest ends by itself, whatever runs.
     pub limit: Duration,
 }
 
-/// A test target of the workspace whose tests run in the guest and are ignored elsewhere.
+/// A program of the workspace that runs in the guest.
 #[derive(Debug, Clone, Copy)]
-pub struct Target {
-    /// The package that it belongs to.
-    pub package: &'static str,
-    /// Name of the target.
-    pub name: &'static str,
-    /// The feature that it needs.
-    pub feature: &'static str,
+pub enum Target {
+    /// A test target whose tests are ignored elsewhere.
+    Test {
+        /// The package that it belongs to.
+        package: &'static str,
+        /// Name of the target.
+        name: &'static str,
+        /// The feature that it needs.
+        feature: &'static str,
+    },
+    /// An example.
+    Example {
+        /// Its name.
+        name: &'static str,
+    },
 }
 
 /// One case: a script in tests/guest/cases/ with its arguments.
@@ -196,7 +204,12 @@ pub fn missing() -> Vec<&'static str> {
     ];
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = || std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
-    needed.into_iter().filter(|program| !folders().any(|folder| folder.join(program).exists())).collect()
+    let mut missing: Vec<_> =
+        needed.into_iter().filter(|program| !folders().any(|folder| folder.join(program).exists())).collect();
+    if !Path::new("/usr/lib/python3/dist-packages/pyverbs").exists() {
+        missing.push("pyverbs");
+    }
+    missing
 }
 
 /// The checkout.

@@ -1,6 +1,11 @@
 //! Our side of the guest's cases: a client and a server over the public API, made for network namespace b. Each line it
 //! prints begins with a word that the scripts wait for: open, listening, established, received, closed, rejected, lost.
 #![forbid(unsafe_code)]
+#![allow(unreachable_pub, reason = "a test has no users")]
+
+mod peer {
+    pub mod verbs;
+}
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -43,6 +48,8 @@ enum Act {
     Reject { ip: IpAddr, port: u16, text: String },
     /// Opens the device and serves nothing.
     Idle,
+    /// Brings up a queue pair without a connection manager and uses it.
+    Verbs(peer::verbs::Verbs),
 }
 
 /// What is said on a connection: messages from one side, then as many from the other.
@@ -83,6 +90,7 @@ async fn main() -> ExitCode {
         Act::Serve { talk } => serve(talk).await,
         Act::Reject { ip, port, text } => reject(SocketAddr::new(ip, port), &text).await,
         Act::Idle => idle().await,
+        Act::Verbs(verbs) => verbs.run().await,
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,7 +2,12 @@
 
 # ours COMMAND...: the program of ours, guest/peer.rs, in namespace b. What it traces goes to a file.
 ours() {
-  RUST_LOG=${RUST_LOG:-ibcm=debug,ibsoft=debug} NO_COLOR=1 ip netns exec b "$PEER" "$@" 2>>trace
+  beside "$PEER" "$@"
+}
+
+# beside COMMAND...: a program with the default device, in namespace b. What it traces goes to a file.
+beside() {
+  IBCM_DEVICE=soft:10.77.0.2,fd77::2 RUST_LOG=${RUST_LOG:-ibcm=debug,ibsoft=debug} NO_COLOR=1 ip netns exec b "$@" 2>>trace
 }
 
 # At the end a case shows the files that it wrote: the same line once, with its count.
