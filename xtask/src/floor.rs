@@ -15,7 +15,7 @@ const MSRV: &str = "1.88";
 const BUILD: Duration = Duration::from_secs(600);
 
 /// Time limit of the guest floor: it builds, boots twice and bounds each boot and case itself.
-const GUEST_TIME: Duration = Duration::from_secs(900);
+const GUEST_TIME: Duration = Duration::from_secs(1500);
 
 /// Packages that the C side of feature `verbs` is built from.
 const VERBS: &[&str] =
@@ -88,6 +88,7 @@ const GUEST: &[&str] = &[
     "perftest",
     "pkg-config",
     "procps",
+    "python3-pyverbs",
     "qemu-system-x86",
     "rdma-core",
     "rdmacm-utils",
