@@ -13,6 +13,7 @@ pub struct CqId(pub(super) u32);
 
 impl CqId {
     /// A number as low as can be: one that was destroyed leaves its own to the next.
+    #[cfg(feature = "runtime")]
     pub(crate) const fn index(self) -> usize {
         self.0 as usize
     }

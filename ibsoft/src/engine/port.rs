@@ -78,9 +78,11 @@ impl Port {
         }
     }
 
-    /// The index of the P_Key that lets in packets with this one.
+    /// The index of the P_Key that lets in packets with this one: the same, or else one that matches.
     pub(super) fn pkey_index(&self, sent: PKey) -> Option<u16> {
-        let index = self.pkeys.iter().position(|pkey| pkey.matches(sent))?;
+        let at = |is_it: &dyn Fn(PKey) -> bool| self.pkeys.iter().position(|&pkey| is_it(pkey));
+        let index =
+            at(&|pkey| pkey == sent && pkey.matches(sent)).or_else(|| at(&|pkey| pkey.matches(sent)))?;
         u16::try_from(index).ok()
     }
 

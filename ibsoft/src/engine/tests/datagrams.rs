@@ -21,7 +21,7 @@ impl Dut {
     fn new(port: PortConfig) -> Self {
         let mut engine = engine(port, 2);
         let cq = engine.create_cq(16).unwrap();
-        let create = QpCreate::new(QpType::Ud, cq, 8, 8);
+        let create = QpCreate { max_sge: 5, ..QpCreate::new(QpType::Ud, cq, 8, 8) };
         let qpn = engine.create_qp(&create).unwrap();
         engine.modify(qpn, Transition::Init(INIT)).unwrap();
         engine.modify(qpn, Transition::DatagramRtr).unwrap();
@@ -237,6 +237,7 @@ fn infiniband_with_and_without_grh() {
     let completion = dut.completion().unwrap();
     let from = source(&completion);
     assert_eq!((from.slid, from.sl.get(), from.grh), (Lid(5), 3, None));
+    assert_eq!((from.path_bits, from.pkey_index), (2, 0), "sent to LID 10 of 8..=11");
     assert_eq!((completion.len, &completion.sg[0][40..]), (42, &b"ib"[..]));
     net.route = roce_net("fe80::5", "fe80::1").route;
     dut.deliver(&net, &bytes);
@@ -255,4 +256,94 @@ fn infiniband_with_and_without_grh() {
     assert_eq!((egress.net.slid, egress.net.dlid, egress.net.route), (Lid(10), Lid(5), None));
     let beyond = AddressVector { path_bits: 4, ..av };
     assert!(matches!(dut.post_send(4, beyond, 1, None), Err(PostError::Invalid { .. })));
+}
+
+/// Buffers end anywhere: in the GRH area, at its end, in the payload.
+#[test]
+fn hca_t54_scattered() {
+    for lens in [&[40, 8][..], &[20, 20, 3, 5], &[0, 41, 0, 6, 1], &[39, 9, 100], &[48]] {
+        let mut dut = Dut::new(roce_port("10.77.0.2"));
+        let sg = lens.iter().map(|&len| Buf::unregistered(len)).collect();
+        dut.engine.post_recv(dut.qpn, &mut one(RecvWr { id: 1, sg })).unwrap();
+        let bytes = dut.packet(|_| {}, 0x1234, b"datagram");
+        dut.deliver(&roce_net("10.77.0.1", "10.77.0.2"), &bytes);
+        let completion = dut.completion().unwrap();
+        assert_eq!((completion.status, completion.len), (Status::SUCCESS, 48));
+        let all: Vec<u8> = completion.sg.iter().flat_map(|buf| buf.iter().copied()).collect();
+        assert_eq!(
+            (all.len(), &all[32..40], &all[40..]),
+            (48, &[10, 77, 0, 1, 10, 77, 0, 2][..], &b"datagram"[..])
+        );
+        // All buffers but the last that is used are full.
+        assert!(completion.sg.iter().zip(lens).take(2).all(|(buf, len)| buf.len() <= *len));
+    }
+    // One byte less, and all of it stays.
+    let mut dut = Dut::new(roce_port("10.77.0.2"));
+    let sg = [40, 7].map(Buf::unregistered).into_iter().collect();
+    dut.engine.post_recv(dut.qpn, &mut one(RecvWr { id: 1, sg })).unwrap();
+    let bytes = dut.packet(|_| {}, 0x1234, b"datagram");
+    dut.deliver(&roce_net("10.77.0.1", "10.77.0.2"), &bytes);
+    assert_eq!((dut.completion().is_none(), dut.engine.counters().drop_ud_too_long), (true, 1));
+}
+
+#[test]
+fn hca_t58_gathered_and_unsignaled() {
+    let mut dut = Dut::new(roce_port("10.77.0.2"));
+    let to = DatagramDest { ah: ah(roce_av("10.77.0.1")), qpn: Qpn::truncate(0x33), qkey: QKey(0x8000_0000) };
+    let op = SendOp::Datagram { to, imm: Some(3) };
+    let sg = [3, 0, 2].iter().map(|&len| message(7, len)).collect();
+    dut.engine.post_send(dut.qpn, &mut one(SendWr { id: 1, op, sg, flags: SendFlags::INLINE })).unwrap();
+    let (_, bytes) = dut.transmit().unwrap();
+    let packet = TransportPacket::parse(&bytes).unwrap();
+    assert_eq!(packet.payload(), [&message(7, 3)[..], &message(7, 2)[..]].concat());
+    assert_eq!(
+        (packet.deth().map(|deth| deth.qkey), packet.immdt()),
+        (Some(QKey(0x1234)), Some(ImmDt::from_u32(3)))
+    );
+    assert!(dut.completion().is_none());
+    assert_eq!((dut.engine.outstanding(dut.qpn), dut.engine.take_released().len()), (Some((0, 0)), 3));
+}
+
+/// A QP of another partition than the first of the port; a limited member beside the full one.
+#[test]
+fn the_index_is_that_of_the_partition() {
+    let mut port = ib_port(8);
+    port.pkeys = vec![PKey(0x8001), PKey(0x7fff), PKey::DEFAULT];
+    let mut engine = engine(port, 2);
+    let cq = engine.create_cq(16).unwrap();
+    let create = QpCreate { max_sge: 5, ..QpCreate::new(QpType::Ud, cq, 8, 8) };
+    let qpn = engine.create_qp(&create).unwrap();
+    engine.modify(qpn, Transition::Init(Init { pkey_index: 2, ..INIT })).unwrap();
+    engine.modify(qpn, Transition::DatagramRtr).unwrap();
+    engine.modify(qpn, Transition::DatagramRts { sq_psn: Psn::MAX }).unwrap();
+    let mut dut = Dut { engine, cq, qpn, now: Instant::now() };
+    let net = NetHeader { slid: Lid(5), dlid: Lid(11), sl: ServiceLevel::truncate(0), route: None };
+    for (pkey, index) in [(PKey(0xffff), Some(2)), (PKey(0x7fff), Some(2)), (PKey(0x8001), None)] {
+        dut.post_recv(1, 64);
+        let bytes = dut.packet(|bth| bth.pkey = pkey, 0x1234, b"");
+        dut.deliver(&net, &bytes);
+        let from = dut.completion().map(|completion| source(&completion));
+        assert_eq!(
+            from.map(|from| (from.pkey_index, from.path_bits)),
+            index.map(|index| (index, 3)),
+            "{pkey}"
+        );
+    }
+    let av = AddressVector { dlid: Lid(5), path_bits: 3, grh: None, ..roce_av("fe80::5") };
+    dut.post_send(0, av, 1, None).unwrap();
+    let (egress, bytes) = dut.transmit().unwrap();
+    assert_eq!((egress.net.slid, Bth::parse(&bytes).unwrap().pkey), (Lid(11), PKey::DEFAULT));
+}
+
+#[test]
+fn a_draining_qp_sends_nothing() {
+    let mut dut = Dut::new(roce_port("10.77.0.2"));
+    dut.post_send(1, roce_av("10.77.0.1"), 1, None).unwrap();
+    dut.engine.modify(dut.qpn, Transition::SqDrain).unwrap();
+    assert_eq!(dut.transmit(), None);
+    dut.post_send(1, roce_av("10.77.0.1"), 1, None).unwrap();
+    assert_eq!(dut.transmit(), None);
+    dut.engine.modify(dut.qpn, Transition::SqResume).unwrap();
+    dut.transmit().unwrap();
+    dut.transmit().unwrap();
 }
