@@ -14,6 +14,8 @@ use super::end::{End, Options, connect, pair};
 
 cases! {
     state_table_of_rc;
+    state_table_with_sqd [Sqd];
+    state_table_with_sqd_of_ud [Sqd, Ud];
     state_table_of_uc [Uc];
     state_table_of_ud [Ud];
     attributes_of_another_transport_are_refused;
@@ -41,6 +43,7 @@ const RESET: &str = "RESET";
 const INIT: &str = "INIT";
 const RTR: &str = "RTR";
 const RTS: &str = "RTS";
+const SQD: &str = "SQD";
 const ERR: &str = "ERR";
 
 /// Goes through all states and all transitions of one kind of QP (spec/softhca.md 2.11).
@@ -108,6 +111,52 @@ async fn state_table_of_ud(bench: Bench) {
         [Transition::Init(end.init()), Transition::DatagramRtr, Transition::DatagramRts { sq_psn }]
     };
     state_table(&bench, Options { kind: QpType::Ud, ..Options::default() }, forward).await;
+}
+
+/// SQD is entered from RTS alone, and left to RTS, ERR and RESET.
+async fn sqd(end: &End, way: &[Transition]) {
+    for (reached, transition) in way.iter().enumerate() {
+        let drain = end.qp.modify(Transition::SqDrain).await;
+        assert!(matches!(drain, Err(DeviceError::State { .. })), "after {reached} steps: {drain:?}");
+        end.modify(*transition).await;
+    }
+    assert!(matches!(end.qp.modify(Transition::SqResume).await, Err(DeviceError::State { state: RTS })));
+    for _ in 0..2 {
+        end.modify(Transition::SqDrain).await;
+        event(&end.device, DeviceEvent::SqDrained(end.qp.qpn())).await;
+        let again = end.qp.modify(Transition::SqDrain).await;
+        assert!(matches!(again, Err(DeviceError::State { state: SQD })), "{again:?}");
+        for other in way {
+            let refused = end.qp.modify(*other).await;
+            assert!(matches!(refused, Err(DeviceError::State { state: SQD })), "{refused:?}");
+        }
+        end.modify(Transition::SqResume).await;
+    }
+    end.modify(Transition::SqDrain).await;
+    end.modify(Transition::Error).await;
+    let resume = end.qp.modify(Transition::SqResume).await;
+    assert!(matches!(resume, Err(DeviceError::State { state: ERR })), "{resume:?}");
+    end.modify(Transition::Reset).await;
+    for transition in way {
+        end.modify(*transition).await;
+    }
+    end.modify(Transition::SqDrain).await;
+    end.modify(Transition::Reset).await;
+    end.modify(way[0]).await;
+}
+
+async fn state_table_with_sqd(bench: Bench) {
+    let peer = End::new(&bench.b, Options::default()).await;
+    let end = End::new(&bench.a, Options::default()).await;
+    let way = [Transition::Init(end.init()), Transition::Rtr(end.rtr(&peer)), Transition::Rts(end.rts())];
+    sqd(&end, &way).await;
+}
+
+async fn state_table_with_sqd_of_ud(bench: Bench) {
+    let end = End::new(&bench.a, Options { kind: QpType::Ud, ..Options::default() }).await;
+    let sq_psn = Psn::truncate(7);
+    let way = [Transition::Init(end.init()), Transition::DatagramRtr, Transition::DatagramRts { sq_psn }];
+    sqd(&end, &way).await;
 }
 
 async fn attributes_of_another_transport_are_refused(bench: Bench) {
