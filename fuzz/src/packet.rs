@@ -16,7 +16,12 @@ use crate::seeds::{self, Seed};
 macro_rules! check_headers {
     ($bytes:expr; $($header:ident)*) => {
         $(match $header::parse($bytes) {
-            Ok(header) => assert_eq!(header.to_bytes(), $bytes[..$header::LEN], "{header:?}"),
+            Ok(header) => {
+                assert_eq!(header.to_bytes(), $bytes[..$header::LEN], "{header:?}");
+                let mut out = [0xaa; $header::LEN + 1];
+                header.write_to(&mut out);
+                assert_eq!((&out[..$header::LEN], out[$header::LEN]), (&$bytes[..$header::LEN], 0xaa));
+            }
             Err(DecodeError::Truncated { need, have, .. }) => {
                 assert!(need == $header::LEN && have == $bytes.len() && have < need);
             }

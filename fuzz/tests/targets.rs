@@ -67,6 +67,23 @@ fn hca_t09_packets() {
 }
 
 #[test]
+fn hca_t09_every_length_and_every_opcode() {
+    let target = target("packet");
+    for len in 0..=100 {
+        for fill in [0x00, 0x45, 0x60, 0xff] {
+            check(target, "one value", &vec![fill; len]);
+        }
+        for opcode in 0..=255 {
+            for flags in [0x00, 0x10, 0x20, 0x30, 0x31] {
+                let mut bytes = vec![0; len];
+                bytes.iter_mut().zip([opcode, flags]).for_each(|(byte, value)| *byte = value);
+                check(target, "an opcode", &bytes);
+            }
+        }
+    }
+}
+
+#[test]
 fn mads() {
     run("mad");
 }
