@@ -25,7 +25,7 @@ fn status(error: &OpError) -> Option<Status> {
 
 /// Whether it was refused, and with these words.
 fn refused<T: std::fmt::Debug>(result: std::result::Result<T, OpError>, words: &str) -> Option<Buf> {
-    let error = result.unwrap_err();
+    let error = result.expect_err("it is refused");
     assert_eq!(error.to_string(), words);
     error.buf
 }
@@ -221,10 +221,10 @@ async fn access_is_refused(
     let error = operation(&net, &client).await?;
     assert_eq!(status(&error), Some(Status::REM_ACCESS_ERR), "{error:?}");
     assert_eq!(client.closed().await.to_string(), "broken: remote access error");
-    assert_eq!(client.recv().await.unwrap_err(), RecvError::Broken(Status::REM_ACCESS_ERR));
-    assert_eq!(server.recv().await.unwrap_err(), RecvError::Broken(Status::LOC_ACCESS_ERR));
+    assert_eq!(client.recv().await.expect_err("it is broken"), RecvError::Broken(Status::REM_ACCESS_ERR));
+    assert_eq!(server.recv().await.expect_err("it is broken"), RecvError::Broken(Status::LOC_ACCESS_ERR));
     assert_eq!(server.closed().await.to_string(), "broken: local access error");
-    let error = client.send_copy(b"more").await.unwrap_err();
+    let error = client.send_copy(b"more").await.expect_err("it is broken");
     assert_eq!(status(&error), Some(Status::REM_ACCESS_ERR));
     drop((client, server));
     net.quiet().await

@@ -28,13 +28,19 @@ pub enum OpCause {
     Status(Status),
     /// A value is out of range; nothing was posted and the connection goes on.
     #[error(transparent)]
-    Invalid(#[from] Invalid),
+    Invalid(Box<Invalid>),
     /// The connection is closed, by either side.
     #[error("the connection is closed")]
     Closed,
     /// The device failed or is gone.
     #[error("device: {0}")]
     Device(DeviceError),
+}
+
+impl From<Invalid> for OpCause {
+    fn from(invalid: Invalid) -> Self {
+        Self::Invalid(Box::new(invalid))
+    }
 }
 
 impl OpError {

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use ibdev::{
-    Buf, Completion, CompletionQueue, DeviceError, PostError, QueuePair, RecvWr, SendFlags, SendWr, SgList, Status,
+    Buf, Completion, CompletionQueue, DeviceError, PostError, QueuePair, RecvWr, SendFlags, SendWr, SgList,
+    Status,
 };
 
 pub(crate) use self::copies::{CopyBuf, Shelf};
@@ -341,9 +342,9 @@ impl Queues {
                 }
                 self.unwanted.extend(ended.unwanted);
             }
-            Err(completion) => {
+            Err(sg) => {
                 debug_assert!(false, "a completion for an operation that is not posted");
-                self.unwanted.extend(completion.sg);
+                self.unwanted.extend(sg);
             }
         }
     }
@@ -434,11 +435,11 @@ impl Queues {
     }
 
     fn refusal(&self, error: PostError) -> OpCause {
-        let must = |words| OpCause::Invalid(Invalid::new("buffer", Value::Number(0), Limit::Must(words)));
+        let must = |words| OpCause::from(Invalid::new("buffer", Value::Number(0), Limit::Must(words)));
         match error {
             PostError::TooLong { len, limit } => {
                 match Invalid::at_most("message length", len as u64, limit as u64) {
-                    Err(invalid) => OpCause::Invalid(invalid),
+                    Err(invalid) => invalid.into(),
                     Ok(()) => must("a message that the queue pair can carry"),
                 }
             }

@@ -1,6 +1,6 @@
 //! Operations that are in a send queue, and their results until somebody fetches them.
 
-use ibdev::{Buf, Completion, Status};
+use ibdev::{Buf, Completion, SgList, Status};
 use slab::Slab;
 
 use super::Shelf;
@@ -76,12 +76,12 @@ impl Operations {
         self.slab.insert(Operation::Posted(pending))
     }
 
-    /// Takes a completion. An id that is not that of a posted operation gives the completion back.
-    pub(super) fn complete(&mut self, completion: Completion) -> Result<Ended, Completion> {
+    /// Takes a completion. An id that is not that of a posted operation gives its buffers back.
+    pub(super) fn complete(&mut self, completion: Completion) -> Result<Ended, SgList> {
         let key = completion.id as usize;
         let operation = self.slab.get_mut(key);
         let Some(Operation::Posted(pending) | Operation::Detached(pending)) = operation else {
-            return Err(completion);
+            return Err(completion.sg);
         };
         let pending = *pending;
         self.outstanding -= 1;
