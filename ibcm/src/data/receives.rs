@@ -77,11 +77,7 @@ impl Receives {
     }
 
     /// Posts the first buffers.
-    pub(super) fn post_first(
-        &mut self,
-        qp: &dyn QueuePair,
-        work: VecDeque<RecvWr>,
-    ) -> Result<(), PostError> {
+    pub(super) fn post_first(&mut self, qp: &dyn QueuePair, work: VecDeque<RecvWr>) -> Result<(), PostError> {
         match &self.from {
             Source::Own(pool) => pool.post(qp, work),
             Source::Shared(_) | Source::Released => Ok(()),

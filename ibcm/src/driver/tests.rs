@@ -100,7 +100,8 @@ impl Rig {
 
     /// Polls it and, if it lets other commands come first, once more.
     fn poll(&mut self) -> Poll<()> {
-        let (mut driver, mut cx) = (Pin::new(&mut self.driver), Context::from_waker(std::task::Waker::noop()));
+        let (mut driver, mut cx) =
+            (Pin::new(&mut self.driver), Context::from_waker(std::task::Waker::noop()));
         match driver.as_mut().poll(&mut cx) {
             Poll::Pending if driver.yielded => driver.as_mut().poll(&mut cx),
             done => done,
