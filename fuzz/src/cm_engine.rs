@@ -1,6 +1,6 @@
 //! The CM engine: MADs of two peers, commands and time, in any order.
 //!
-//! An input is a list of operations; see [`World::step`]. However it goes, each connection sees one final event at
+//! An input is a list of operations; see `World::step`. However it goes, each connection sees one final event at
 //! most and is released once, and once all are aborted nothing is left after a bounded time.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -175,7 +175,7 @@ impl World {
         }
     }
 
-    /// A MAD: who sends it, what is [fixed](fix), for which connection, its length, its bytes.
+    /// A MAD: who sends it, what is fixed, for which connection, its length, its bytes.
     fn deliver(&mut self, input: &mut Input<'_>) {
         let (from, fixes) = (self.source(input.byte()), input.byte());
         let conn = self.conn(input);

@@ -1,6 +1,6 @@
 //! The transport engine: packets of a peer and of others, work and time, in any order.
 //!
-//! An input is a list of operations; see [`World::step`]. However it goes, each signaled work request completes once and in
+//! An input is a list of operations; see `World::step`. However it goes, each signaled work request completes once and in
 //! its queue's order, and memory changes only where and how the peer may change it.
 
 mod seeds;
@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// A packet: for which QP, opcode, what is [fixed](fix), PSN, region, flags, headers, length of the payload.
+    /// A packet: for which QP, opcode, what is fixed, PSN, region, flags, headers, length of the payload.
     fn packet(&mut self, input: &mut Input<'_>) {
         let (qp, opcode, fixes) = (input.below(QPS), Opcode(input.byte()), input.byte());
         let (ahead, region, flags) = (i16::from_be_bytes(input.array()), input.below(REGIONS), input.byte());
