@@ -1,7 +1,7 @@
 //! A software HCA: InfiniBand's transport layer in user space, without RDMA hardware or privileges.
 //!
-//! [`SoftDevice`] implements the device contract ([`ibdev::Device`]): MAD agents, and RC and UD queue pairs with
-//! send and receive. It exists over two links:
+//! [`SoftDevice`] implements the device contract ([`ibdev::Device`]): MAD agents, and RC, UC and UD queue pairs with all
+//! that they can do. It exists over two links:
 //!
 //! - **RoCEv2 over UDP**, [`SoftDevice::bind`]: real packets on UDP port 4791, understood by Linux's rdma_rxe and by
 //!   NICs. Its addresses are its GIDs; without any it takes a free one of loopback.

@@ -65,22 +65,22 @@ enum Otherwise {
 }
 
 /// A RoCEv2 packet over IPv4.
-struct Frame {
-    number: usize,
+pub(super) struct Frame {
+    pub(super) number: usize,
     from: IpAddr,
     to: IpAddr,
     is_intact: bool,
     /// From the BTH through the padding.
-    transport: Vec<u8>,
+    pub(super) transport: Vec<u8>,
 }
 
 impl Frame {
-    fn bth(&self) -> Bth {
+    pub(super) fn bth(&self) -> Bth {
         Bth::parse(&self.transport).unwrap()
     }
 }
 
-fn frames(file: &str) -> Vec<Frame> {
+pub(super) fn frames(file: &str) -> Vec<Frame> {
     let path = format!("{}/../ibwire/tests/captures/{file}.pcap", env!("CARGO_MANIFEST_DIR"));
     let mut reader = PcapReader::new(File::open(path).unwrap()).unwrap();
     let packets = std::iter::from_fn(|| Some(reader.next_packet()?.unwrap().data.into_owned()));

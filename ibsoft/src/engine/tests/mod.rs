@@ -2,6 +2,7 @@
 
 mod captured_answers;
 mod captured_requests;
+mod captured_uc;
 mod datagrams;
 mod gsi;
 mod rc_memory;
