@@ -60,7 +60,8 @@ async fn qp_error_comes_once(bench: Bench) {
     }
     let error = DeviceEvent::QpError(a.qp.qpn());
     event(&a.device, error).await;
-    a.completions(3).await;
+    a.send(3, b"too late").await;
+    a.completions(4).await;
     assert!(!events_now(&a.device).contains(&error));
 }
 
