@@ -17,15 +17,27 @@ pub struct Listen {
     pub port: Option<u8>,
     /// Only requests for this GID. Default: any of ours.
     pub local_gid: Option<Gid>,
-    /// How many requests may be undecided, neither accepted nor rejected, at once; the next one is dropped, and
-    /// its sender repeats it. At least 1. Default 128.
+    /// How many requests may be undecided, neither accepted nor rejected, at once. At least 1. Default 128.
     pub backlog: usize,
+    /// What happens to the next one. Default: it is dropped.
+    pub overflow: Overflow,
+}
+
+/// What happens to a request for which its listener has no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Overflow {
+    /// It is dropped as if the network had lost it. Its sender repeats it, and there may be room then.
+    #[default]
+    Drop,
+    /// It is rejected with this reason, for instance [`RejReason::NO_RESOURCES`].
+    Reject(RejReason),
 }
 
 impl Listen {
     /// Any port and GID, backlog 128.
     pub const fn new(service_id: ServiceId) -> Self {
-        Self { service_id, port: None, local_gid: None, backlog: 128 }
+        Self { service_id, port: None, local_gid: None, backlog: 128, overflow: Overflow::Drop }
     }
 }
 

@@ -35,6 +35,8 @@ pub enum Event {
         conn: ConnHandle,
         /// The reply.
         rep: Box<Rep>,
+        /// What the request took.
+        effort: Effort,
     },
     /// The passive side's connection is established: the RTU came, or something that implies it.
     Established {
@@ -63,6 +65,9 @@ pub enum Event {
         conn: ConnHandle,
         /// How.
         rejection: Box<Rejection>,
+        /// What our request, or our reply, had taken until then; `None` on the active side if the request was answered
+        /// by a reply before.
+        effort: Option<Effort>,
     },
     /// Final: the peer's reply breaks the rules and was rejected.
     ReplyRefused {
@@ -72,6 +77,8 @@ pub enum Event {
         reason: RejReason,
         /// The reply.
         rep: Box<Rep>,
+        /// What the request took.
+        effort: Effort,
     },
     /// Final: the REQ, or the REP, was not answered.
     Timeout {
@@ -181,8 +188,8 @@ impl Rejection {
     }
 }
 
-/// What was tried before a message was given up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What was tried before a message was answered or given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Effort {
     /// How often it was sent.
     pub sent: u8,

@@ -4,7 +4,7 @@ use hashbrown::HashMap;
 use ibwire::{Gid, ServiceId};
 use slab::Slab;
 
-use super::command::Listen;
+use super::command::{Listen, Overflow};
 use super::endpoint::ListenerId;
 use super::error::ListenError;
 use super::ids::Keyed;
@@ -24,6 +24,8 @@ struct Listener {
     generation: u32,
     listen: Listen,
     pending: usize,
+    /// Requests for which there was no room.
+    overflowed: u64,
 }
 
 impl Listener {
@@ -57,7 +59,7 @@ impl Listeners {
         let place =
             of_service.partition_point(|&slot| rank(&self.slots[slot as usize].listen) >= rank(&listen));
         self.generation = self.generation.wrapping_add(1);
-        let listener = Listener { generation: self.generation, listen, pending: 0 };
+        let listener = Listener { generation: self.generation, listen, pending: 0, overflowed: 0 };
         let slot = self.slots.insert(listener) as u32;
         of_service.insert(place, slot);
         Ok(ListenerId { slot, generation: self.generation })
@@ -76,8 +78,8 @@ impl Listeners {
         }
     }
 
-    pub(super) fn clear(&mut self) {
-        self.slots.clear();
+    /// Takes no more requests for any listener; they can still be asked about.
+    pub(super) fn shut(&mut self) {
         self.by_service.clear();
     }
 
@@ -94,6 +96,18 @@ impl Listeners {
 
     pub(super) fn pending(&self, id: ListenerId) -> Option<usize> {
         self.get(id).map(|listener| listener.pending)
+    }
+
+    /// There is no room for a request. What happens to it.
+    pub(super) fn overflow(&mut self, id: ListenerId) -> Overflow {
+        self.get_mut(id).map_or(Overflow::Drop, |listener| {
+            listener.overflowed += 1;
+            listener.listen.overflow
+        })
+    }
+
+    pub(super) fn overflowed(&self, id: ListenerId) -> Option<u64> {
+        self.get(id).map(|listener| listener.overflowed)
     }
 
     /// A request was handed to the listener.
@@ -121,6 +135,7 @@ impl Listeners {
 
 #[cfg(test)]
 mod tests {
+    use ibwire::RejReason;
     use rand::SeedableRng;
     use rand::rngs::ChaCha8Rng;
 
@@ -149,6 +164,21 @@ mod tests {
         assert_eq!(listeners.pending(any), None);
         listeners.request_decided(any);
         assert_eq!(listeners.pending(again), Some(0));
+    }
+
+    #[test]
+    fn overflows_are_counted_until_the_listener_is_removed() {
+        let mut listeners = Listeners::new(Keyed::new(&mut ChaCha8Rng::from_seed([0; 32])));
+        let overflow = Overflow::Reject(RejReason::NO_RESOURCES);
+        let id = listeners.insert(Listen { backlog: 1, overflow, ..Listen::new(SERVICE) }).unwrap();
+        assert!(!listeners.is_full(id));
+        listeners.request_added(id);
+        assert!(listeners.is_full(id));
+        assert_eq!(listeners.overflow(id), overflow);
+        listeners.shut();
+        assert_eq!((listeners.find(SERVICE, 1, Gid([1; 16])), listeners.overflowed(id)), (None, Some(1)));
+        listeners.remove(id);
+        assert_eq!((listeners.overflow(id), listeners.overflowed(id)), (Overflow::Drop, None));
     }
 
     #[test]

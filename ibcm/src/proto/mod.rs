@@ -41,7 +41,7 @@ mod stats;
 mod timers;
 
 pub use attrs::{Attrs, ack_timeout};
-pub use command::{Accept, Connect, Disconnect, Listen, Reject};
+pub use command::{Accept, Connect, Disconnect, Listen, Overflow, Reject};
 pub use config::Config;
 pub use connection::{Role, State};
 pub use endpoint::{ConnHandle, Endpoint, Info, ListenerId};

@@ -73,9 +73,10 @@ stats! {
     dropped_duplicate,
     /// A message that means nothing in the connection's state.
     dropped_state,
-    /// A REQ that was rejected without becoming a connection: no listener, unusable path or transport, stale, late.
+    /// A REQ that was rejected without becoming a connection: no listener, no room at one that rejects then,
+    /// unusable path or transport, stale, late.
     refused_requests,
-    /// A REQ that found its listener's backlog full.
+    /// A REQ that found its listener's backlog full and was dropped.
     dropped_backlog,
     /// An answer not sent: too many for one source in one second.
     dropped_answer_rate,

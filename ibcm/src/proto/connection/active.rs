@@ -198,6 +198,7 @@ impl Connection {
         names: &RemoteNames,
         rep: &Rep,
     ) {
+        let effort = self.effort(now).unwrap_or_default();
         self.stop_exchange(core);
         self.answer_to = core.sgids.address(from.reply());
         self.meet_peer(core, names);
@@ -217,12 +218,13 @@ impl Connection {
             core.warn(now, from, "replies with more reads than were offered");
             let reason = RejReason::INSUFFICIENT_RESPONDER_RESOURCES;
             self.reject_with(core, now, reason, Ari::EMPTY, PrivateData::EMPTY);
-            self.report(core, Event::ReplyRefused { conn: self.handle, reason, rep: Box::new(rep.clone()) });
+            let (conn, rep) = (self.handle, Box::new(rep.clone()));
+            self.report(core, Event::ReplyRefused { conn, reason, rep, effort });
             self.release(core);
             return;
         }
         self.start_timer(core, now + self.answer_within / 2);
-        self.report(core, Event::Reply { conn: self.handle, rep: Box::new(rep.clone()) });
+        self.report(core, Event::Reply { conn: self.handle, rep: Box::new(rep.clone()), effort });
     }
 
     /// A REP with both IDs of this connection.

@@ -156,7 +156,7 @@ impl Connection {
 
     /// The retries are used up, or the deadline has passed.
     pub(super) fn give_up(&mut self, core: &mut Core, now: Instant) {
-        let Some(effort) = self.exchange.as_ref().map(|exchange| exchange.effort(now)) else { return };
+        let Some(effort) = self.effort(now) else { return };
         self.stop_exchange(core);
         tracing::debug!(local = %self.local_id, state = %self.state, sent = effort.sent, "no answer");
         match self.state {
@@ -192,6 +192,7 @@ impl Connection {
         core.stats.rejections_received += 1;
         tracing::debug!(local = %self.local_id, state = %self.state, reason = %rej.reason, "rejected");
         let (conn, rejection) = (self.handle, Box::new(Rejection::new(rej)));
+        let effort = self.effort(now);
         // A peer that calls us stale holds our QP number; it has to rest.
         let rest = rej.reason == RejReason::STALE_CONNECTION;
         match self.state {
@@ -207,11 +208,11 @@ impl Connection {
                 }
             }
             State::ReqSent | State::ReqMraRcvd => {
-                self.report(core, Event::Rejected { conn, rejection });
+                self.report(core, Event::Rejected { conn, rejection, effort });
                 self.end(core, now, rest);
             }
             _ => {
-                self.report(core, Event::Rejected { conn, rejection });
+                self.report(core, Event::Rejected { conn, rejection, effort });
                 self.end(core, now, true);
             }
         }

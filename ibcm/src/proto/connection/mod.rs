@@ -14,7 +14,7 @@ use ibwire::{CommId, Guid, PrivateData, Qpn, TimeCode, TransactionId};
 use super::core::{Core, encoded};
 use super::endpoint::{ConnHandle, Info, ListenerId};
 use super::error::CommandError;
-use super::event::Event;
+use super::event::{Effort, Event};
 use super::exchange::{Exchange, Patience};
 use super::ids::{RemoteKey, RemoteNames};
 use super::message::{FailoverAccepted, MessageId, Mra};
@@ -238,6 +238,11 @@ impl Connection {
         if let Some(exchange) = self.exchange.take() {
             core.exchanges.keep(exchange);
         }
+    }
+
+    /// What our REQ, REP or DREQ has taken, if it is not answered.
+    fn effort(&self, now: Instant) -> Option<Effort> {
+        self.exchange.as_ref().map(|exchange| exchange.effort(now))
     }
 
     /// A deadline that is too close, or has passed, leaves the time to send the message once.

@@ -5,19 +5,20 @@ use std::time::Instant;
 use ibdev::{AddressVector, GlobalRoute, MadAddr, MadSource};
 use ibwire::{Lid, PathRecord, QKey, Qpn, RejReason, Selector, TransactionId};
 
+use super::super::command::Overflow;
 use super::super::connection::{Admission, Connection};
 use super::super::ids::{RemoteNames, Source};
 use super::super::local::{LocalCa, LocalPort};
 use super::super::message::{PathBlock, Rej, RejectInfo, Req, TransportService};
 use super::super::path::{DEFAULT_HOP_LIMIT, Path};
 use super::super::rejections::Rejected;
-use super::Endpoint;
+use super::{Endpoint, ListenerId};
 
 /// Why a REQ becomes no connection.
 #[derive(Debug, PartialEq, Eq)]
 enum Refusal {
-    /// No answer: the peer will repeat it.
-    Ignore,
+    /// There is no room for it.
+    Overflow(ListenerId),
     /// It is rejected.
     Reject(RejReason, RejectInfo),
 }
@@ -76,15 +77,21 @@ impl Endpoint {
     }
 
     fn refuse(&mut self, from: &MadSource, tid: TransactionId, req: &Req, refusal: Refusal) {
-        match refusal {
-            Refusal::Ignore => self.core.stats.dropped_backlog += 1,
-            Refusal::Reject(reason, info) => {
-                tracing::debug!(remote = %req.local_comm_id, service = %req.service_id, %reason, "refusing a REQ");
-                self.core.stats.refused_requests += 1;
-                let rej = Rej { ari: info.encode(), ..Rej::of_request(req.local_comm_id, reason) };
-                self.core.answer_with(from.reply(), tid, rej);
-            }
-        }
+        let (reason, info) = match refusal {
+            Refusal::Overflow(listener) => match self.core.listeners.overflow(listener) {
+                // No answer: the peer will repeat it.
+                Overflow::Drop => {
+                    self.core.stats.dropped_backlog += 1;
+                    return;
+                }
+                Overflow::Reject(reason) => (reason, RejectInfo::None),
+            },
+            Refusal::Reject(reason, info) => (reason, info),
+        };
+        tracing::debug!(remote = %req.local_comm_id, service = %req.service_id, %reason, "refusing a REQ");
+        self.core.stats.refused_requests += 1;
+        let rej = Rej { ari: info.encode(), ..Rej::of_request(req.local_comm_id, reason) };
+        self.core.answer_with(from.reply(), tid, rej);
     }
 
     fn admit(&self, from: &MadSource, req: &Req, names: RemoteNames) -> Result<Admission, Refusal> {
@@ -96,7 +103,7 @@ impl Endpoint {
             .find(req.service_id, port, req.primary.remote_gid)
             .ok_or(RejReason::INVALID_SERVICE_ID)?;
         if listeners.is_full(listener) {
-            return Err(Refusal::Ignore);
+            return Err(Refusal::Overflow(listener));
         }
         let (port, sgid_index) = end?;
         let (path, primary) = path_back(port, sgid_index, from, req)?;

@@ -218,7 +218,7 @@ impl Endpoint {
     pub fn device_removed(&mut self) {
         let core = &mut self.core;
         core.gone = true;
-        core.listeners.clear();
+        core.listeners.shut();
         for mut conn in self.conns.drain() {
             conn.handle_device_removed(core);
         }
@@ -310,6 +310,11 @@ impl Endpoint {
     /// How many requests of this listener are undecided; `None` if there is no such listener.
     pub fn pending_requests(&self, listener: ListenerId) -> Option<usize> {
         self.core.listeners.pending(listener)
+    }
+
+    /// How many requests found this listener without room; `None` if there is no such listener.
+    pub fn overflowed_requests(&self, listener: ListenerId) -> Option<u64> {
+        self.core.listeners.overflowed(listener)
     }
 
     /// The counters.

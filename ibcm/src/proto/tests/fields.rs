@@ -336,7 +336,7 @@ fn cm_t63_reply_wants_more_than_was_offered() {
     assert_eq!((conn, reason), (a, RejReason::INSUFFICIENT_RESPONDER_RESOURCES));
     assert_eq!(net.ep(A).attrs(a), None);
     net.deliver(&answer);
-    let Event::Rejected { conn, rejection } = net.event(P) else { panic!() };
+    let Event::Rejected { conn, rejection, .. } = net.event(P) else { panic!() };
     assert_eq!((conn, rejection.is_consumer()), (p, false));
     net.settle();
 }

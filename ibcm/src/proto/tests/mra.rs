@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use ibwire::{CommId, PrivateData, TimeCode};
+use ibwire::{CommId, PrivateData, RejReason, TimeCode};
 
 use super::pair::*;
 use crate::proto::message::{Attribute as Id, MessageId, Mra};
-use crate::proto::{Config, Event, Listen, State};
+use crate::proto::{Config, Event, Listen, Overflow, State};
 
 const NANO: Duration = Duration::from_nanos(1);
 
@@ -252,7 +252,7 @@ fn cm_t45_full_backlog() {
     // No MRA either: none but the first request's.
     net.advance(answer_time());
     assert_eq!(net.take_only(Id::MRA).to, Some(A));
-    net.reject(P, first, ibwire::RejReason::CONSUMER);
+    net.reject(P, first, RejReason::CONSUMER);
     net.lose(Id::REJ);
     net.advance(req_timer() - answer_time());
     let mut repeated: Vec<_> = net.wire.drain(..).collect();
@@ -264,4 +264,29 @@ fn cm_t45_full_backlog() {
     assert_eq!(request.req.local_ca_guid, net.hosts[C].address.guid);
     net.accept(P, second);
     net.take(Id::REP);
+}
+
+#[test]
+fn cm_t45_a_full_backlog_that_rejects() {
+    let mut net = Net::roce(3);
+    let listener = net.hosts[P].listener.take().unwrap();
+    net.ep(P).unlisten(listener);
+    let mut listen = Listen::new(SERVICE);
+    (listen.backlog, listen.overflow) = (1, Overflow::Reject(RejReason::NO_RESOURCES));
+    net.listen(P, listen);
+    let listener = net.hosts[P].listener.unwrap();
+
+    net.requested();
+    let connect = net.connect_to(C, P);
+    net.connect_with(C, connect);
+    net.pass(Id::REQ);
+    net.no_event(P);
+    net.pass(Id::REJ);
+    let Event::Rejected { rejection, effort, .. } = net.event(C) else { panic!() };
+    assert_eq!((rejection.reason, rejection.message), (RejReason::NO_RESOURCES, MessageId::REQ));
+    assert_eq!(effort.unwrap().sent, 1);
+    assert_eq!(net.ep(P).connections(), 1);
+    assert_eq!(net.ep(P).overflowed_requests(listener), Some(1));
+    let stats = net.ep(P).stats();
+    assert_eq!((stats.refused_requests, stats.dropped_backlog), (1, 0));
 }

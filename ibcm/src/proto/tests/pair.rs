@@ -367,7 +367,7 @@ impl Net {
     #[track_caller]
     pub(super) fn reply(&mut self, host: usize, conn: ConnHandle) -> Box<Rep> {
         match self.event(host) {
-            Event::Reply { conn: replied, rep } if replied == conn => rep,
+            Event::Reply { conn: replied, rep, .. } if replied == conn => rep,
             other => panic!("{other:?}"),
         }
     }

@@ -44,7 +44,7 @@ fn cm_t23_restarted_peer_reuses_its_queue_pair() {
     assert_eq!(net.ep(P).stats().stale, 1);
 
     net.deliver(&rej_flight);
-    let Event::Rejected { conn, rejection } = net.event(A) else { panic!() };
+    let Event::Rejected { conn, rejection, .. } = net.event(A) else { panic!() };
     assert_eq!((conn, rejection.reason), (a, RejReason::STALE_CONNECTION));
     net.assert_state(A, a, State::TimeWait);
     net.deliver(&dreq_flight);
