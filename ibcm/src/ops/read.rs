@@ -26,6 +26,27 @@ impl Connection {
     /// As many reads and atomics are under way at once as both sides have agreed on when they connected; more wait in
     /// the send queue, and what is posted behind them waits, too.
     ///
+    /// ```
+    /// # use ibcm::{Access, Connection, Hca, Listener, RemoteRegion, ServiceId};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (hca, sid) = (Hca::open("soft").await?, ServiceId::new(0x1000_0000_0000_0001));
+    /// # let listener = Listener::bind(sid).device(&hca).await?;
+    /// # let path = hca.path_to(hca.gid()).service_id(sid).await?;
+    /// # let region = hca.expose(4096, Access::REMOTE_READ | Access::REMOTE_WRITE).await?;
+    /// # region.copy_from(64, b"key")?;
+    /// # let advert = region.remote().to_bytes();
+    /// # let accepting = async { Ok::<_, ibcm::Error>(listener.accept().await?.accept().private_data(&advert).await?) };
+    /// # let dialing = async { Ok(Connection::connect(path).await?) };
+    /// # let (conn, peer) = tokio::try_join!(dialing, accepting)?;
+    /// let remote = RemoteRegion::from_bytes(conn.private_data())?; // the peer's program sent it along
+    /// let data = conn.read(hca.alloc(512).await?, remote.slice(64, 3)?).await?;
+    /// assert_eq!(&data[..], b"key");
+    /// # drop(peer);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`OpError`](crate::OpError), with the buffer. [`OpCause::Invalid`](crate::OpCause::Invalid) if `from` is longer
     /// than the buffer's capacity, or if the peer serves no reads (its responder resources, or this side's

@@ -26,6 +26,33 @@ impl Connection {
     /// What is posted behind it is seen behind it: a message that is received tells that what was written before it is
     /// there.
     ///
+    /// ```
+    /// # use ibcm::{Access, Connection, Hca, Listener, RemoteRegion, ServiceId};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (hca, sid) = (Hca::open("soft").await?, ServiceId::new(0x1000_0000_0000_0001));
+    /// # let listener = Listener::bind(sid).device(&hca).await?;
+    /// # let path = hca.path_to(hca.gid()).service_id(sid).await?;
+    /// # let region = hca.expose(4096, Access::REMOTE_READ | Access::REMOTE_WRITE).await?;
+    /// # region.copy_from(64, b"key")?;
+    /// # let advert = region.remote().to_bytes();
+    /// # let accepting = async { Ok::<_, ibcm::Error>(listener.accept().await?.accept().private_data(&advert).await?) };
+    /// # let dialing = async { Ok(Connection::connect(path).await?) };
+    /// # let (conn, peer) = tokio::try_join!(dialing, accepting)?;
+    /// let remote = RemoteRegion::from_bytes(conn.private_data())?; // the peer's program sent it along
+    /// let mut buf = hca.alloc(4).await?;
+    /// buf.copy_from_slice(b"word");
+    /// let buf = conn.write(buf, remote.slice(8, 4)?).await?; // in the peer's memory, and here again
+    /// conn.write(buf, remote.slice(12, 4)?).imm(12).await?; // once more, and the peer's program is told
+    /// # let message = peer.recv().await?.ok_or("closed")?;
+    /// # assert_eq!((message.len(), message.imm()), (0, Some(12)));
+    /// # let mut seen = [0; 8];
+    /// # region.copy_to(8, &mut seen)?;
+    /// # assert_eq!(&seen, b"wordword");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`OpError`](crate::OpError), with the buffer. [`OpCause::Invalid`](crate::OpCause::Invalid) for a buffer longer
     /// than `to` or than the device can write: nothing was posted. [`OpCause::Status`](crate::OpCause::Status)

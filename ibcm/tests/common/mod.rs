@@ -1,6 +1,8 @@
 //! What the shell's tests share.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
+pub mod odd;
+
 use std::error::Error;
 use std::future::Future;
 use std::pin::Pin;

@@ -1,0 +1,125 @@
+//! A device that is not like the others: slow, forgetful, or without what they have.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use ibdev::qp::QpSpec;
+use ibdev::{
+    Access, AddressHandle, AddressVector, AgentSpec, Buf, CompletionQueue, Device, DeviceAttr, DeviceError,
+    DeviceEvent, GidEntry, MadAgent, PortAttr, ProtectionDomain, QueuePair, Region, SharedMemory,
+    SharedReceiveQueue,
+};
+use ibwire::PKey;
+
+/// Another device with other attributes, whose allocations take 10 ms, and fail as often as they are told to.
+#[derive(Debug, Clone)]
+pub struct Odd(Arc<Parts>);
+
+#[derive(Debug)]
+struct Parts {
+    device: Arc<dyn Device>,
+    attr: DeviceAttr,
+    /// What comes of the next allocations; they succeed when none is left.
+    outcomes: Mutex<VecDeque<Result<(), DeviceError>>>,
+}
+
+impl Odd {
+    pub fn new(device: impl Device + 'static, change: impl FnOnce(&mut DeviceAttr)) -> Self {
+        let mut attr = device.attr().clone();
+        change(&mut attr);
+        Self(Arc::new(Parts { device: Arc::new(device), attr, outcomes: Mutex::default() }))
+    }
+
+    pub fn as_device(&self) -> Arc<dyn Device> {
+        Arc::new(self.clone())
+    }
+
+    /// The next allocation fails.
+    pub fn fail_next(&self) {
+        self.0.outcomes.lock().expect("no panic").push_back(Err(DeviceError::Unsupported { what: "memory" }));
+    }
+}
+
+#[derive(Debug)]
+struct OddDomain(Arc<dyn ProtectionDomain>, Odd);
+
+#[async_trait]
+impl Device for Odd {
+    fn attr(&self) -> &DeviceAttr {
+        &self.0.attr
+    }
+
+    fn port(&self, port: u8) -> Result<PortAttr, DeviceError> {
+        self.0.device.port(port)
+    }
+
+    fn gids(&self, port: u8) -> Result<Vec<GidEntry>, DeviceError> {
+        self.0.device.gids(port)
+    }
+
+    fn pkeys(&self, port: u8) -> Result<Vec<PKey>, DeviceError> {
+        self.0.device.pkeys(port)
+    }
+
+    fn open_agent(&self, spec: AgentSpec) -> Result<Box<dyn MadAgent>, DeviceError> {
+        self.0.device.open_agent(spec)
+    }
+
+    fn poll_event(&self, cx: &mut Context<'_>) -> Poll<DeviceEvent> {
+        self.0.device.poll_event(cx)
+    }
+
+    async fn create_cq(&self, capacity: u32) -> Result<Arc<dyn CompletionQueue>, DeviceError> {
+        self.0.device.create_cq(capacity).await
+    }
+
+    fn domain(&self) -> Arc<dyn ProtectionDomain> {
+        Arc::new(OddDomain(self.0.device.domain(), self.clone()))
+    }
+
+    async fn create_domain(&self) -> Result<Arc<dyn ProtectionDomain>, DeviceError> {
+        Ok(Arc::new(OddDomain(self.0.device.create_domain().await?, self.clone())))
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.0.device.counters()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self.0.device.as_any()
+    }
+}
+
+#[async_trait]
+impl ProtectionDomain for OddDomain {
+    async fn create_qp(&self, spec: QpSpec) -> Result<Arc<dyn QueuePair>, DeviceError> {
+        self.0.create_qp(spec).await
+    }
+
+    async fn create_srq(&self, wr: u32, sge: u32) -> Result<Arc<dyn SharedReceiveQueue>, DeviceError> {
+        self.0.create_srq(wr, sge).await
+    }
+
+    async fn create_ah(&self, av: AddressVector) -> Result<Arc<dyn AddressHandle>, DeviceError> {
+        self.0.create_ah(av).await
+    }
+
+    async fn alloc(&self, count: usize, len: usize) -> Result<Vec<Buf>, DeviceError> {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let outcome = self.1.0.outcomes.lock().expect("no panic").pop_front();
+        outcome.unwrap_or(Ok(()))?;
+        self.0.alloc(count, len).await
+    }
+
+    async fn register(&self, memory: SharedMemory, access: Access) -> Result<Region, DeviceError> {
+        self.0.register(memory, access).await
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self.0.as_any()
+    }
+}

@@ -1,0 +1,107 @@
+//! Operations on devices whose memory takes its time, and on devices that lack something.
+
+mod common;
+
+use common::odd::Odd;
+use common::{Net, Result, SID, drop_after};
+use futures::future::join;
+use ibcm::sim::Subnet;
+use ibcm::{Access, Connection, DeviceError, Error, Hca, OpCause};
+use ibdev::DeviceAttr;
+
+/// A client on an odd device.
+async fn net(change: impl FnOnce(&mut DeviceAttr)) -> Result<(Net, Odd)> {
+    let net = Subnet::star(["client", "server"]).seed(1).await?;
+    let odd = Odd::new(net.device("client"), change);
+    let client = Hca::open(odd.as_device()).await?;
+    let server = Hca::open(net.device("server")).await?;
+    Ok((Net { net, client, server }, odd))
+}
+
+/// Copies that need a buffer which is still being made keep their place.
+#[tokio::test(start_paused = true)]
+async fn the_order_stays_while_buffers_are_made() -> Result {
+    for inline in [0, 256] {
+        let (net, _) = net(|attr| attr.max_inline_data = inline).await?;
+        let (client, server) = net.pair().await?;
+        let (own, long) = (net.client.alloc(1).await?, [2; 3000]);
+        let first = join(client.send_copy(&long), client.send(own));
+        let second = join(client.send_copy(b"short"), client.send_copy(&long));
+        let (first, second) = join(first, second).await;
+        _ = (first.0?, first.1?, second.0?, second.1?);
+        for len in [3000, 1, 5, 3000] {
+            assert_eq!(server.recv().await?.ok_or("closed")?.len(), len);
+        }
+        drop((client, server));
+        net.quiet().await?;
+    }
+    Ok(())
+}
+
+/// Dropped while its buffer is made, an operation leaves its place to the next one, and the buffer can be made again.
+#[tokio::test(start_paused = true)]
+async fn dropped_while_its_buffer_is_made() -> Result {
+    let (net, _) = net(|_| {}).await?;
+    let (client, server) = net.pair().await?;
+    let remote = net.server.expose(8, Access::REMOTE_ATOMIC).await?;
+    for _ in 0..200 {
+        let copy = drop_after(1, client.send_copy(&[1; 1000]));
+        let atomic = drop_after(1, client.fetch_add(remote.remote(), 1).post());
+        let longer = drop_after(1, client.send_copy(&[1; 100_000]));
+        let ((copy, atomic), longer) = join(join(copy, atomic), longer).await;
+        assert!(copy.is_none() && atomic.is_none() && longer.is_none());
+    }
+    assert_eq!(client.fetch_add(remote.remote(), 1).await?, 0);
+    client.send_copy(&[1; 1000]).await?;
+    assert_eq!(server.recv().await?.ok_or("closed")?.len(), 1000);
+    drop((client, server, remote));
+    net.quiet().await
+}
+
+/// No memory is one operation's failure.
+#[tokio::test(start_paused = true)]
+async fn no_memory_for_a_copy() -> Result {
+    let (net, odd) = net(|_| {}).await?;
+    let (client, server) = net.pair().await?;
+    odd.fail_next();
+    let (failed, next) = join(client.send_copy(&[1; 1000]), client.send_copy(&[2; 1000])).await;
+    let cause = failed.unwrap_err().cause;
+    assert!(matches!(cause, OpCause::Device(DeviceError::Unsupported { what: "memory" })), "{cause:?}");
+    next?;
+    assert_eq!(server.recv().await?.ok_or("closed")?[..], [2; 1000]);
+    odd.fail_next();
+    assert!(matches!(net.client.pool(1, 8).await, Err(Error::Device(_))));
+    drop((client, server));
+    net.quiet().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_with_short_messages_and_without_atomics_and_shared_receives() -> Result {
+    let change = |attr: &mut DeviceAttr| {
+        (attr.max_message, attr.atomics, attr.max_srq_wr) = (5000, false, 0);
+    };
+    let (net, _) = net(change).await?;
+    let (client, server) = net.pair().await?;
+    let region = net.server.expose(10_000, Access::all()).await?;
+
+    let error = client.send_copy(&[0; 5001]).await.unwrap_err();
+    assert_eq!(error.to_string(), "message length is 5001, at most 5000 is allowed");
+    let error = client.send(net.client.alloc(5001).await?).await.unwrap_err();
+    assert!(matches!(error.cause, OpCause::Invalid(_)) && error.buf.is_some_and(|buf| buf.len() == 5001));
+    let error = client.write(net.client.alloc(5001).await?, region.remote()).await.unwrap_err();
+    assert_eq!(error.to_string(), "write length is 5001, at most 5000 is allowed");
+    let error = client.read(net.client.alloc(10_000).await?, region.remote()).await.unwrap_err();
+    assert_eq!(error.to_string(), "read length is 10000, at most 5000 is allowed");
+    let error = client.fetch_add(region.remote(), 1).await.unwrap_err();
+    assert_eq!(error.to_string(), "device: an atomic operation is not supported by this device");
+    assert!(matches!(net.client.shared_recv(4, 64).await, Err(Error::Device(_))));
+    assert!(client.post_recv(net.client.alloc(5001).await?).is_err());
+
+    client.send_copy(b"the connection goes on").await?;
+    assert!(server.recv().await?.is_some());
+    drop((client, server, region));
+    let path = net.client.path_to(net.server.gid()).service_id(SID).await?;
+    let recv = ibcm::Recv::buffers(1, 5001);
+    assert!(Connection::connect(path).recv(recv).await.is_err());
+    net.quiet().await
+}
