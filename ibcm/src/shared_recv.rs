@@ -24,7 +24,7 @@ use crate::sync::lock;
 /// A [`Message`](crate::Message) is one of the buffers, and is posted again when it is dropped. Messages that wait
 /// for a slow reader hold buffers too: when all are taken, the peers of *all* these connections wait
 /// (receiver-not-ready) and try again, for ever unless an RNR retry count below 7 was set. Nothing is lost, and
-/// it is not silent: a warning is traced, [`exhausted`](Self::exhausted) and the HCA's counter
+/// it is not silent: warnings are traced (the 1st, 2nd, 4th, 8th.. time), [`exhausted`](Self::exhausted) and the HCA's counter
 /// `shared_receives_exhausted` grow, and
 /// [`ConnectionStats::messages_waiting`](crate::ConnectionStats::messages_waiting) shows whose messages are not
 /// read. A program that cannot trust its readers gives them buffers of their own.
@@ -180,16 +180,20 @@ impl SharedQueue {
 
     /// The device has no receive left.
     pub(crate) fn is_exhausted(&self) {
-        self.exhausted.fetch_add(1, Ordering::Relaxed);
+        let times = self.exhausted.fetch_add(1, Ordering::Relaxed) + 1;
         self.starved.store(true, Ordering::Release);
         if let Some(shared) = self.shared.upgrade() {
             Counters::add(&shared.counters.shared_receives_exhausted, 1);
         }
-        tracing::warn!(
-            srq = self.number(),
-            buffers = self.count,
-            "shared receives exhausted: all peers wait until messages are read"
-        );
+        // The counter tells how often; the log is not to be filled by it.
+        if times.is_power_of_two() {
+            tracing::warn!(
+                srq = self.number(),
+                buffers = self.count,
+                times,
+                "shared receives exhausted: all peers wait until messages are read"
+            );
+        }
         // Some may have come home meanwhile, and then nobody else asks.
         self.asked.store(true, Ordering::Release);
         self.refill();
