@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use async_trait::async_trait;
 use ibwire::{PKey, Qpn};
@@ -163,4 +164,13 @@ pub trait QueuePair: fmt::Debug + Send + Sync {
 
     /// Posts from the front of `work` in order; what remains after an error was not posted. Never blocks.
     fn post_recv(&self, work: &mut std::collections::VecDeque<RecvWr>) -> Result<(), PostError>;
+
+    /// When the last packet of the connected peer came, if one has: a request, an acknowledgement or a NAK, be it that
+    /// the receiver is not ready. By the clock of the runtime that the device was opened in. Never blocks.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] where that is not to be known; then only completions tell.
+    fn last_heard(&self) -> Result<Option<Instant>, DeviceError> {
+        Err(DeviceError::Unsupported { what: "when a queue pair has heard its peer" })
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use ibdev::qp::Transition;
@@ -29,6 +30,8 @@ impl QueuePair for SoftQp {
     }
 
     async fn modify(&self, transition: Transition) -> Result<(), DeviceError> {
+        // What the QP has received it has acknowledged, whatever becomes of it.
+        self.core.catch_up();
         // The buffers of a QP that was reset go home here, behind the mutex.
         self.core.with_live(|state| state.engine.modify(self.qpn, transition))?.map(drop)
     }
@@ -48,6 +51,10 @@ impl QueuePair for SoftQp {
     fn post_recv(&self, work: &mut VecDeque<RecvWr>) -> Result<(), PostError> {
         self.core.with_live(|state| state.engine.post_recv(self.qpn, work)).unwrap_or(Err(PostError::Gone))
     }
+
+    fn last_heard(&self) -> Result<Option<Instant>, DeviceError> {
+        Ok(self.core.lock_live()?.engine.last_heard(self.qpn))
+    }
 }
 
 impl SoftQp {
@@ -61,6 +68,7 @@ impl SoftQp {
 
 impl Drop for SoftQp {
     fn drop(&mut self) {
+        self.core.catch_up();
         let homeless = self.core.with(|state| state.engine.destroy_qp(self.qpn));
         // Not under the mutex: a buffer's home may post it again.
         drop(homeless);

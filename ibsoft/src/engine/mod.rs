@@ -365,6 +365,11 @@ impl Engine {
         Some((qp.side(false).used, qp.side(true).used))
     }
 
+    /// When the last packet of a reliable connection's peer came, `None` if none has or if there is no such QP.
+    pub fn last_heard(&self, qpn: Qpn) -> Option<Instant> {
+        self.qps.get(qpn)?.last_heard()
+    }
+
     /// Registers for the MADs of one class on one port: unsolicited ones with the methods in `spec`, and responses.
     ///
     /// # Errors

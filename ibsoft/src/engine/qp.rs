@@ -465,6 +465,14 @@ impl Qp {
         Ok(())
     }
 
+    /// When the peer's last packet came.
+    pub(super) fn last_heard(&self) -> Option<Instant> {
+        match &self.kind {
+            Kind::Rc(rc) => rc.heard,
+            Kind::Uc(_) | Kind::Ud(_) => None,
+        }
+    }
+
     /// Puts the QP into the ring of those that may have packets to send, if it has.
     pub(super) fn wake(&mut self, shared: &mut Shared) {
         let can_send = match &self.kind {

@@ -22,13 +22,21 @@ pub(super) struct Rc {
     peer: Option<Peer>,
     /// Whether COMM_EST was reported in this RTR.
     established: bool,
+    /// When its last packet came.
+    pub(super) heard: Option<Instant>,
     pub(super) requester: Requester,
     pub(super) responder: Responder,
 }
 
 impl Rc {
     pub(super) fn new() -> Self {
-        Self { peer: None, established: false, requester: Requester::new(), responder: Responder::new() }
+        Self {
+            peer: None,
+            established: false,
+            heard: None,
+            requester: Requester::new(),
+            responder: Responder::new(),
+        }
     }
 
     pub(super) fn ready_to_receive(
@@ -104,6 +112,7 @@ impl Rc {
         if !peer.lets_in(ingress, shared) {
             return Ok(());
         }
+        self.heard = Some(now);
         if bth.opcode.is_response() {
             let result = self.requester.handle(now, packet, sq, shared);
             self.arm(sq, shared);

@@ -5,6 +5,7 @@ mod captured_requests;
 mod captured_uc;
 mod datagrams;
 mod gsi;
+mod heard;
 mod rc_memory;
 mod rc_rdma;
 mod rc_receive;
