@@ -14,7 +14,8 @@ use tracing::Instrument;
 
 use crate::clock::now;
 use crate::closed::owned_area;
-use crate::connection::{Connection, Parts};
+use crate::connection::Connection;
+use crate::established::Parts;
 use crate::data::{Fresh, SetupError, to_rts};
 use crate::error::{AcceptError, QpStep};
 use crate::handshake::{Handshake, before};

@@ -15,7 +15,8 @@ use tracing::Instrument;
 
 use crate::clock::now;
 use crate::closed::owned_area;
-use crate::connection::{Connection, Parts};
+use crate::connection::Connection;
+use crate::established::Parts;
 use crate::data::{Fresh, SetupError, to_rts};
 use crate::default_device;
 use crate::error::{ConnectError, QpStep};

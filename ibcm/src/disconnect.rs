@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -12,9 +13,11 @@ use tracing::Instrument;
 
 use crate::clock::now;
 use crate::closed::Closed;
-use crate::connection::Connection;
+use crate::established::{Established, closed};
 use crate::handshake::{before, wait};
 use crate::proto;
+use crate::shared::Shared;
+use crate::slot::Slot;
 
 /// How to disconnect: a builder that is itself a future and ends in a report.
 ///
@@ -33,13 +36,13 @@ pub struct Disconnect<'a> {
 
 #[derive(Debug)]
 struct DisconnectConfig<'a> {
-    conn: &'a Connection,
+    conn: &'a Established,
     private_data: PrivateData<220>,
     deadline: Duration,
 }
 
 impl<'a> Disconnect<'a> {
-    pub(crate) fn new(conn: &'a Connection) -> Self {
+    pub(crate) fn new(conn: &'a Established) -> Self {
         let config =
             DisconnectConfig { conn, private_data: PrivateData::EMPTY, deadline: Duration::from_secs(10) };
         Self { config: Some(config), run: None }
@@ -66,37 +69,40 @@ impl<'a> Disconnect<'a> {
 
 impl<'a> DisconnectConfig<'a> {
     fn run(self) -> impl Future<Output = Closed> + 'a {
-        let span = self.conn.slot().span.clone();
-        self.disconnect().instrument(span)
+        let (shared, slot) = (Arc::clone(self.conn.shared()), Arc::clone(self.conn.slot()));
+        disconnect(shared, slot, self.private_data, self.deadline)
     }
+}
 
-    #[expect(clippy::manual_async_fn, reason = "an async function holds what it is given twice")]
-    fn disconnect(self) -> impl Future<Output = Closed> + 'a {
-        async move {
-            let (shared, slot) = (self.conn.shared(), self.conn.slot());
-            let started = now();
-            let deadline = started.checked_add(self.deadline);
-            // Whoever still reads is told how it ended, not that this came later.
-            slot.with(shared, |state| state.disconnecting |= state.end.is_none());
-            slot.wake_all(shared);
-            // A DREQ travels on QP1 and would overtake what is still in the send queue.
-            let drained = wait(shared, slot, |state| {
-                let sending = state
-                    .queues
-                    .as_ref()
-                    .is_some_and(|queues| queues.is_sending() && queues.broken().is_none());
-                (!sending || state.end.is_some()).then_some(())
-            });
-            if let Err(waited) = before(started, deadline, drained).await {
-                tracing::debug!(?waited, "sends have not completed");
-            }
-            if slot.with(shared, |state| state.end.is_none()) {
-                let private_data = self.private_data;
-                shared.disconnect(slot.handle, proto::Disconnect { private_data, deadline });
-            }
-            self.conn.closed().await
+/// Lets no new sends in, waits for those that are posted, and disconnects.
+pub(crate) fn disconnect(
+    shared: Arc<Shared>,
+    slot: Arc<Slot>,
+    private_data: PrivateData<220>,
+    limit: Duration,
+) -> impl Future<Output = Closed> + Send + use<> {
+    let span = slot.span.clone();
+    let exchange = async move {
+        let started = now();
+        let deadline = started.checked_add(limit);
+        // Whoever still reads is told how it ended, not that this came later.
+        slot.with(&shared, |state| state.disconnecting |= state.end.is_none());
+        slot.wake_all(&shared);
+        // A DREQ travels on QP1 and would overtake what is still in the send queue.
+        let drained = wait(&shared, &slot, |state| {
+            let sending =
+                state.queues.as_ref().is_some_and(|queues| queues.is_sending() && queues.broken().is_none());
+            (!sending || state.end.is_some()).then_some(())
+        });
+        if let Err(waited) = before(started, deadline, drained).await {
+            tracing::debug!(?waited, "sends have not completed");
         }
-    }
+        if slot.with(&shared, |state| state.end.is_none()) {
+            shared.disconnect(slot.handle, proto::Disconnect { private_data, deadline });
+        }
+        closed(&shared, &slot).await
+    };
+    exchange.instrument(span)
 }
 
 impl Future for Disconnect<'_> {

@@ -70,6 +70,8 @@ mod driver;
 #[cfg(feature = "runtime")]
 mod error;
 #[cfg(feature = "runtime")]
+mod established;
+#[cfg(feature = "runtime")]
 mod handshake;
 #[cfg(feature = "runtime")]
 mod hca;
@@ -110,7 +112,11 @@ mod shared_recv;
 #[cfg(feature = "runtime")]
 mod slot;
 #[cfg(feature = "runtime")]
+mod split;
+#[cfg(feature = "runtime")]
 mod stats;
+#[cfg(feature = "runtime")]
+mod stream;
 #[cfg(feature = "runtime")]
 mod sync;
 #[cfg(feature = "runtime")]
@@ -152,5 +158,7 @@ pub use {
     port::Port,
     recv::Recv,
     shared_recv::SharedRecv,
+    split::{RecvHalf, SendHalf},
     stats::{ConnectionStats, Stats},
+    stream::ByteStream,
 };

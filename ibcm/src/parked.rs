@@ -69,13 +69,18 @@ impl Ticket {
             None => self.key = Some(tasks.insert(cx.waker().clone())),
         }
     }
+
+    /// Nothing is waited for any more.
+    pub(crate) fn leave(&mut self) {
+        if let Some(key) = self.key.take() {
+            // The waker is dropped after the lock: dropping it may run a task's destructor.
+            let _waker = lock(&self.parked.tasks).try_remove(key);
+        }
+    }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if let Some(key) = self.key {
-            // The waker is dropped after the lock: dropping it may run a task's destructor.
-            let _waker = lock(&self.parked.tasks).try_remove(key);
-        }
+        self.leave();
     }
 }

@@ -7,6 +7,7 @@ use super::op::Op;
 use super::operation;
 use crate::connection::Connection;
 use crate::data::Request;
+use crate::established::Established;
 
 /// An atomic: a builder that is itself the future of its completion, and gives the value that was there before.
 ///
@@ -60,7 +61,7 @@ impl Connection {
     /// Dropped before it has its place in the send queue, nothing happened. Later, it is carried out all the same,
     /// its value is lost, and a failure ends the connection.
     pub fn fetch_add(&self, at: RemoteRegion, add: u64) -> AtomicOp<'_> {
-        self.atomic(Request::fetch_add(&at, add))
+        AtomicOp::fetch_add(self.held(), at, add)
     }
 
     /// Replaces the 64-bit word at the front of the peer's memory `at` by `swap` if it is `compare`. Awaited, it gives
@@ -72,11 +73,21 @@ impl Connection {
     /// # Cancel safety
     /// As [`fetch_add`](Self::fetch_add).
     pub fn compare_swap(&self, at: RemoteRegion, compare: u64, swap: u64) -> AtomicOp<'_> {
-        self.atomic(Request::compare_swap(&at, compare, swap))
+        AtomicOp::compare_swap(self.held(), at, compare, swap)
+    }
+}
+
+impl<'a> AtomicOp<'a> {
+    pub(crate) fn fetch_add(conn: &'a Established, at: RemoteRegion, add: u64) -> Self {
+        Self::new(conn, Request::fetch_add(&at, add))
     }
 
-    fn atomic(&self, request: Request) -> AtomicOp<'_> {
-        AtomicOp { op: Op::with_copy(self, request, WORD, |done| Some(done.value)) }
+    pub(crate) fn compare_swap(conn: &'a Established, at: RemoteRegion, compare: u64, swap: u64) -> Self {
+        Self::new(conn, Request::compare_swap(&at, compare, swap))
+    }
+
+    fn new(conn: &'a Established, request: Request) -> Self {
+        Self { op: Op::with_copy(conn, request, WORD, |done| Some(done.value)) }
     }
 }
 

@@ -1,14 +1,18 @@
 //! Operations on a connection: builders that are futures, which post a work request and wait for its completion.
 //!
-//! All of them are one machine ([`op`]): a place in line, the post, the completion, and what a drop at each of these
-//! points means. The other modules say what each operation asks for and what it gives.
+//! All of them are one machine ([`op`]): the way into the send queue ([`entry`]), the completion, and what a drop at
+//! each point means. The other modules say what each operation asks for and what it gives.
 
 mod atomic;
+mod entry;
 mod op;
 mod posted;
 mod read;
 mod send;
 mod write;
+
+pub(crate) use entry::{Entry, Source};
+pub(crate) use op::detach;
 
 pub use atomic::AtomicOp;
 pub use posted::{Post, Posted};
@@ -36,7 +40,7 @@ macro_rules! operation {
             /// Starts when all reads and atomics that were posted before on this connection are complete. What
             /// is posted behind it waits, too.
             pub fn fence(mut self) -> Self {
-                self.op.request.set_flag(ibdev::SendFlags::FENCE);
+                self.op.request().set_flag(ibdev::SendFlags::FENCE);
                 self
             }
         }

@@ -7,6 +7,7 @@ use super::op::Op;
 use super::operation;
 use crate::connection::Connection;
 use crate::data::Request;
+use crate::established::Established;
 
 /// An RDMA read: a builder that is itself the future of its completion, and gives the buffer with the data.
 ///
@@ -58,7 +59,13 @@ impl Connection {
     /// Dropped before it has its place in the send queue, nothing happened. Later, it is read all the same; the
     /// buffer goes home when it is done, and a failure ends the connection.
     pub fn read(&self, buf: Buf, from: RemoteRegion) -> ReadOp<'_> {
-        ReadOp { op: Op::with_buf(self, Request::read(&from), buf, |done| done.buf) }
+        ReadOp::new(self.held(), buf, from)
+    }
+}
+
+impl<'a> ReadOp<'a> {
+    pub(crate) fn new(conn: &'a Established, buf: Buf, from: RemoteRegion) -> Self {
+        Self { op: Op::with_buf(conn, Request::read(&from), buf, |done| done.buf) }
     }
 }
 

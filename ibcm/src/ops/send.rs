@@ -7,6 +7,7 @@ use super::op::Op;
 use super::operation;
 use crate::connection::Connection;
 use crate::data::Request;
+use crate::established::Established;
 
 /// A send operation: a builder that is itself the future of its completion. `T` is what it gives: the buffer,
 /// or nothing for a copy.
@@ -40,7 +41,7 @@ impl Connection {
     /// Dropped before the message has its place in the send queue, nothing happened. Later, it is sent all the
     /// same; the buffer goes home when it is done, and a failure ends the connection.
     pub fn send(&self, buf: Buf) -> SendOp<'_, Buf> {
-        SendOp { op: Op::with_buf(self, Request::send(), buf, |done| done.buf) }
+        SendOp::of_buf(self.held(), buf)
     }
 
     /// Sends a copy of the bytes as one message: inline if the device can, else by way of the connection's own
@@ -52,20 +53,32 @@ impl Connection {
     /// # Cancel safety
     /// As [`send`](Self::send).
     pub fn send_copy<'a>(&'a self, data: &'a [u8]) -> SendOp<'a, ()> {
-        SendOp { op: Op::with_copy(self, Request::send(), data, |_| Some(())) }
+        SendOp::of_copy(self.held(), data)
+    }
+}
+
+impl<'a> SendOp<'a, Buf> {
+    pub(crate) fn of_buf(conn: &'a Established, buf: Buf) -> Self {
+        Self { op: Op::with_buf(conn, Request::send(), buf, |done| done.buf) }
+    }
+}
+
+impl<'a> SendOp<'a, ()> {
+    pub(crate) fn of_copy(conn: &'a Established, data: &'a [u8]) -> Self {
+        Self { op: Op::with_copy(conn, Request::send(), data, |_| Some(())) }
     }
 }
 
 impl<'a, T> SendOp<'a, T> {
     /// Sends these four bytes beside the message, as a number in network order.
     pub fn imm(mut self, imm: u32) -> Self {
-        self.op.request.set_imm(imm);
+        self.op.request().set_imm(imm);
         self
     }
 
     /// Wakes the peer even if it waits for solicited messages only.
     pub fn solicited(mut self) -> Self {
-        self.op.request.set_flag(SendFlags::SOLICITED);
+        self.op.request().set_flag(SendFlags::SOLICITED);
         self
     }
 }

@@ -7,6 +7,7 @@ use super::op::Op;
 use super::operation;
 use crate::connection::Connection;
 use crate::data::Request;
+use crate::established::Established;
 
 /// An RDMA write: a builder that is itself the future of its completion, and gives the buffer back.
 ///
@@ -63,16 +64,20 @@ impl Connection {
     /// Dropped before it has its place in the send queue, nothing happened. Later, it is written all the same; the
     /// buffer goes home when it is done, and a failure ends the connection.
     pub fn write(&self, buf: Buf, to: RemoteRegion) -> WriteOp<'_> {
-        WriteOp { op: Op::with_buf(self, Request::write(&to), buf, |done| done.buf) }
+        WriteOp::new(self.held(), buf, to)
     }
 }
 
 impl<'a> WriteOp<'a> {
+    pub(crate) fn new(conn: &'a Established, buf: Buf, to: RemoteRegion) -> Self {
+        Self { op: Op::with_buf(conn, Request::write(&to), buf, |done| done.buf) }
+    }
+
     /// Tells the peer when it is written: it receives a [`Message`](crate::Message) with these four bytes as a number
     /// in network order and an empty body, in order with what is sent. As with a send, the peer needs a
     /// receive posted for it.
     pub fn imm(mut self, imm: u32) -> Self {
-        self.op.request.set_imm(imm);
+        self.op.request().set_imm(imm);
         self
     }
 }

@@ -75,11 +75,27 @@ impl Copies {
     /// Takes a buffer back, or the news that it was never made; gives what is to be dropped.
     pub(super) fn put(&mut self, shelf: Shelf, buf: Option<Buf>) -> Option<Buf> {
         match (self.stock(shelf), buf) {
-            (Some(stock), Some(buf)) => stock.free.push(buf),
+            (Some(stock), Some(buf)) if buf.capacity() == stock.len => stock.free.push(buf),
+            // Of a length that is not used any more.
+            (Some(stock), Some(buf)) => {
+                stock.made -= 1;
+                return Some(buf);
+            }
             (Some(stock), None) => stock.made -= 1,
             (None, buf) => return buf,
         }
         None
+    }
+
+    /// From here on registered ones are so long; gives those of another length that are free.
+    pub(super) fn set_registered_len(&mut self, len: usize) -> Vec<Buf> {
+        let stock = &mut self.registered;
+        if stock.len == len {
+            return Vec::new();
+        }
+        stock.len = len;
+        stock.made -= stock.free.len() as u32;
+        std::mem::take(&mut stock.free)
     }
 
     /// Those that are free and registered; nothing is copied any more.
@@ -113,6 +129,24 @@ mod tests {
         assert!(matches!(copies.take(Shelf::Inline, 3), CopyBuf::Wait));
         assert!(copies.put(shelf, Some(buf)).is_none());
         assert!(matches!(copies.take(Shelf::Inline, 3), CopyBuf::Ready(..)));
+    }
+
+    #[test]
+    fn buffers_of_another_length_are_given_up() {
+        let mut copies = Copies::new(2, 0, 64);
+        for _ in 0..2 {
+            assert!(matches!(copies.take(Shelf::Registered, 3), CopyBuf::Allocate(64, _)));
+        }
+        assert!(copies.put(Shelf::Registered, Some(Buf::unregistered(64))).is_none());
+        assert_eq!(copies.set_registered_len(128).len(), 1);
+        assert_eq!(copies.shelf(128, false), Shelf::Registered);
+        assert!(matches!(copies.take(Shelf::Registered, 3), CopyBuf::Allocate(128, _)));
+        // One that was under way meanwhile.
+        assert!(matches!(copies.take(Shelf::Registered, 3), CopyBuf::Wait));
+        assert!(copies.put(Shelf::Registered, Some(Buf::unregistered(64))).is_some());
+        assert!(matches!(copies.take(Shelf::Registered, 3), CopyBuf::Allocate(128, _)));
+        assert!(copies.put(Shelf::Registered, Some(Buf::unregistered(128))).is_none());
+        assert!(copies.set_registered_len(128).is_empty());
     }
 
     #[test]

@@ -485,6 +485,16 @@ impl Queues {
         Ok(found)
     }
 
+    /// Copies are so long at most, unless they are made one by one.
+    pub(crate) fn set_copy_len(&mut self, len: usize) {
+        self.unwanted.extend(self.copies.set_registered_len(len));
+    }
+
+    /// The most bytes of a message.
+    pub(crate) fn longest_message(&self) -> u32 {
+        self.limits.message
+    }
+
     /// Takes back a buffer of [`Queues::copy_buf`] that was not posted, or notes that it was never made.
     pub(crate) fn return_copy_buf(&mut self, shelf: Shelf, buf: Option<Buf>) {
         self.unwanted.extend(self.copies.put(shelf, buf));
