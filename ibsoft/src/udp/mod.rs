@@ -9,6 +9,7 @@ mod address;
 mod backoff;
 mod capture;
 mod counters;
+mod intake;
 mod link;
 mod outbox;
 mod receive;
@@ -111,7 +112,7 @@ impl SoftDevice {
         let guid = node_guid(addresses[0].ip, config.port);
         let mut engine_config = Config::new(device_attr(name, guid, 1), vec![port(&addresses, mtu)], seed);
         let recv_buffer = sockets.iter().map(|socket| socket.recv_buffer).min().unwrap_or(0);
-        engine_config.window = window(recv_buffer, mtu).min(engine_config.window);
+        engine_config.window = window(recv_buffer, mtu).min(MOST_IN_FLIGHT);
 
         let io = Io::new(sockets, capture, config.port);
         Ok(Self::start(engine_config, io, mtu, &runtime))
@@ -175,6 +176,9 @@ fn default_name(addresses: &[LocalAddress]) -> String {
     let ips: Vec<_> = addresses.iter().map(|address| address.ip.to_string()).collect();
     format!("soft:{}", ips.join(","))
 }
+
+/// Packets in flight that keep a peer busy while an acknowledgement is on its way and its reader is woken.
+const MOST_IN_FLIGHT: u16 = 256;
 
 /// Packets in flight that a peer with as large a receive buffer as ours can hold: the kernel charges it for the
 /// memory around a packet, too (spec/softhca.md 6.1, 6.2).

@@ -3,6 +3,7 @@
 
 mod responses;
 mod send;
+mod window;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -15,6 +16,10 @@ use ibwire::{Psn, RnrTimer};
 use super::post::Work;
 use super::segment::{Message, Request, Segmentation};
 use super::shared::{Shared, Side};
+use window::Window;
+
+/// Response packets that one read request asks for at most: a responder sends them in one go.
+const READ_PART: u32 = 64;
 
 /// The receiver-not-ready retry count that stands for "for ever".
 const RNR_FOR_EVER: u8 = 7;
@@ -70,9 +75,7 @@ pub(super) struct Requester {
     rnr_retry: u8,
     max_rd_atomic: u8,
     cut: Segmentation,
-    /// How many packets of sends and writes, and how many of read responses, are to be on the way at most; of the
-    /// latter, one request less than twice as many.
-    window: u32,
+    window: Window,
 }
 
 impl Requester {
@@ -99,7 +102,7 @@ impl Requester {
             rnr_retry: 0,
             max_rd_atomic: 0,
             cut: Segmentation::new(Transport::RC, 1, 1),
-            window: 0,
+            window: Window::new(0),
         }
     }
 
@@ -116,8 +119,8 @@ impl Requester {
             retry_count: rts.retry_count,
             rnr_retry: rts.rnr_retry,
             max_rd_atomic: rts.max_rd_atomic,
-            cut: Segmentation::new(Transport::RC, mtu, window),
-            window,
+            cut: Segmentation::new(Transport::RC, mtu, window.min(READ_PART)),
+            window: Window::new(window),
             ..Self::new()
         };
     }
@@ -155,8 +158,9 @@ impl Requester {
         self.wait = self.timeout.map_or(Wait::Nothing, |timeout| Wait::Ack(now + timeout));
     }
 
-    /// `una` has moved. All patience is renewed.
-    fn progress(&mut self, now: Instant) {
+    /// `una` has moved by so many packets. All patience is renewed.
+    fn progress(&mut self, now: Instant, packets: u32) {
+        self.window.grow(packets);
         self.retries = self.retry_count;
         self.rnr_retries = self.rnr_retry;
         self.nak_seen = false;
@@ -203,6 +207,7 @@ impl Requester {
             return Err(Status::RETRY_EXC_ERR);
         }
         self.retries = self.retries.checked_sub(1).ok_or(Status::RETRY_EXC_ERR)?;
+        self.window.shrink();
         self.rewind();
         Ok(())
     }

@@ -143,7 +143,7 @@ impl Requester {
             self.pass((message.packets - self.done).min(acknowledged as u32), side, shared);
         }
         if self.una != before {
-            self.progress(now);
+            self.progress(now, self.una.distance(before) as u32);
         }
     }
 
@@ -158,6 +158,7 @@ impl Requester {
         shared.counters.implied_naks_received += 1;
         let again = self.sent.distance(self.una) as u32;
         self.restart_from = self.una.offset(again.div_ceil(2));
+        self.window.shrink();
         self.rewind();
         true
     }
@@ -182,7 +183,7 @@ impl Requester {
             self.asked -= 1;
         }
         self.pass(1, side, shared);
-        self.progress(now);
+        self.progress(now, 1);
         Ok(())
     }
 
@@ -217,7 +218,7 @@ impl Requester {
             self.asked -= u32::from(ends);
         }
         self.pass(1, side, shared);
-        self.progress(now);
+        self.progress(now, 1);
         Ok(())
     }
 }

@@ -15,7 +15,7 @@ impl Requester {
         let (place, index) = self.at;
         let Some((work, message)) = self.messages.get(place) else { return false };
         let in_flight = self.next.distance(self.una) as u32 - self.reading;
-        if matches!(self.wait, Wait::Rnr(_)) || self.refused.is_some() || in_flight >= self.window {
+        if matches!(self.wait, Wait::Rnr(_)) || self.refused.is_some() || in_flight >= self.window.packets() {
             return false;
         }
         let starts = index == 0;
@@ -26,7 +26,7 @@ impl Requester {
             return false;
         }
         !message.request.has_result()
-            || self.asked < u32::from(self.max_rd_atomic) && self.reading < self.window
+            || self.asked < u32::from(self.max_rd_atomic) && self.reading < self.window.packets()
     }
 
     /// Appends the next packet to `out`, if one may go out, and returns its length.
@@ -46,7 +46,7 @@ impl Requester {
         let segment = self.cut.segment(message, index);
         let has_result = message.request.has_result();
         self.unasked += 1;
-        let ack_req = segment.last || has_result || 2 * self.unasked >= self.window;
+        let ack_req = segment.last || has_result || 2 * self.unasked >= self.window.packets();
         if ack_req {
             self.unasked = 0;
         }
