@@ -24,6 +24,11 @@ pub(crate) trait Link: fmt::Debug + Send {
     /// asked again. The link sends it by itself, as far as it can within a bound, and counts what it cannot.
     fn close(&mut self, engine: &mut Engine, now: Instant);
 
+    /// Receives for those who do not wait for the link's own task, if that is possible.
+    fn intake(&self) -> Option<Arc<dyn Intake>> {
+        None
+    }
+
     /// Whose sender is gone once the link, closed, holds nothing of the machine any more. `None` if the link is not
     /// the device's own.
     fn closed(&self) -> Option<watch::Receiver<()>>;
@@ -46,11 +51,19 @@ pub(crate) trait Departure: fmt::Debug + Send + Sync {
     fn send(&self) -> bool;
 }
 
+/// The part of receiving that a caller may do in the place of the link's own task.
+pub(crate) trait Intake: fmt::Debug + Send + Sync {
+    /// Hands in what has arrived. Whether that was anything. What answers it may wait for the next call, or for something
+    /// that is sent first.
+    fn take_in(&self, core: &Core) -> bool;
+}
+
 /// An HCA. Its handles hold it by `Arc`, what drives it by `Weak`.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(super) attr: DeviceAttr,
     state: Mutex<State>,
+    intake: Option<Arc<dyn Intake>>,
     probes: Mutex<Vec<Weak<dyn Probe>>>,
 }
 
@@ -61,6 +74,8 @@ pub(super) struct State {
     pub(super) link: Box<dyn Link>,
     pub(super) waiters: Waiters,
     pub(super) gone: bool,
+    /// The engine was driven silently, and the link has not asked it since.
+    behind: bool,
     /// The latest time that the engine was given.
     latest: Instant,
 }
@@ -72,9 +87,10 @@ impl State {
         self.latest
     }
 
-    /// Lets the link send, and finds whom to wake and which buffers go home: behind the mutex.
-    fn settle(&mut self, now: Instant) -> (Wakes, Vec<Buf>, Option<Arc<dyn Departure>>) {
-        let departure = if self.gone { None } else { self.link.flush(&mut self.engine, now) };
+    /// Lets the link send if it shall, and finds whom to wake and which buffers go home: behind the mutex.
+    fn settle(&mut self, now: Instant, sends: bool) -> (Wakes, Vec<Buf>, Option<Arc<dyn Departure>>) {
+        self.behind = !sends;
+        let departure = if self.gone || !sends { None } else { self.link.flush(&mut self.engine, now) };
         while let Some(event) = self.engine.poll_event() {
             self.waiters.event(event, &self.engine);
         }
@@ -92,8 +108,10 @@ impl Drop for State {
 
 impl Core {
     pub(crate) fn new(engine: Engine, link: Box<dyn Link>, now: Instant) -> Self {
-        let state = State { engine, link, waiters: Waiters::default(), gone: false, latest: now };
-        Self { attr: state.engine.device().clone(), state: Mutex::new(state), probes: Mutex::new(Vec::new()) }
+        let (attr, intake) = (engine.device().clone(), link.intake());
+        let state =
+            State { engine, link, waiters: Waiters::default(), gone: false, behind: false, latest: now };
+        Self { attr, state: Mutex::new(state), intake, probes: Mutex::new(Vec::new()) }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -122,14 +140,14 @@ impl Core {
         let mut state = self.lock();
         let now = state.not_before(now);
         let result = call(&mut state, now);
-        let (wakes, homeless, mut departure) = state.settle(now);
+        let (wakes, homeless, mut departure) = state.settle(now, true);
         drop(state);
         drop(homeless);
         wakes.wake();
         while departure.take().is_some_and(|departure| departure.send()) {
             let mut state = self.lock();
             let now = state.not_before(now);
-            let (wakes, homeless, next) = state.settle(now);
+            let (wakes, homeless, next) = state.settle(now, true);
             drop(state);
             drop(homeless);
             wakes.wake();
@@ -141,6 +159,38 @@ impl Core {
     /// What a link's task does at `now`: hands in packets, lets timers expire. `None` if the device is gone.
     pub(crate) fn drive<R>(&self, now: Instant, call: impl FnOnce(&mut Engine, Instant) -> R) -> Option<R> {
         self.at(now, |state, now| (!state.gone).then(|| call(&mut state.engine, now)))
+    }
+
+    /// The same, but what the engine has to send waits for the next call. The link sees to it that there is one.
+    pub(crate) fn drive_silently(&self, now: Instant, call: impl FnOnce(&mut Engine, Instant)) -> Option<()> {
+        let mut state = self.lock();
+        if state.gone {
+            return None;
+        }
+        let now = state.not_before(now);
+        call(&mut state.engine, now);
+        let (wakes, homeless, _) = state.settle(now, false);
+        drop(state);
+        drop(homeless);
+        wakes.wake();
+        Some(())
+    }
+
+    /// Whether what the engine has to send may wait for another call.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.lock().behind
+    }
+
+    /// Lets the link send what waits since the engine was driven silently.
+    pub(crate) fn catch_up(&self) {
+        if self.is_behind() {
+            self.with(|_| ());
+        }
+    }
+
+    /// Takes in what has arrived, in the place of the link's own task. Whether that was anything.
+    pub(super) fn take_in(&self) -> bool {
+        self.intake.as_ref().is_some_and(|intake| intake.take_in(self))
     }
 
     /// Takes the device away, and waits until its link holds nothing of the machine any more; nothing if the link is not

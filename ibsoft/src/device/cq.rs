@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use ibdev::{Completion, CompletionQueue};
@@ -14,14 +15,31 @@ use crate::engine::CqId;
 pub(super) struct SoftCq {
     pub core: Arc<Core>,
     pub id: CqId,
+    /// It was empty when it was looked at last, and nobody has begun to wait since.
+    spun: AtomicBool,
+}
+
+impl SoftCq {
+    pub(super) const fn new(core: Arc<Core>, id: CqId) -> Self {
+        Self { core, id, spun: AtomicBool::new(false) }
+    }
 }
 
 impl CompletionQueue for SoftCq {
     fn poll(&self, out: &mut Vec<Completion>, max: usize) -> usize {
-        self.core.lock().engine.poll_cq(self.id, out, max)
+        let poll = |out: &mut Vec<Completion>| self.core.lock().engine.poll_cq(self.id, out, max);
+        let count = poll(out);
+        if count > 0 {
+            self.spun.store(false, Ordering::Relaxed);
+            return count;
+        }
+        // Who looks again instead of waiting wants it faster than the link's task, which has to be woken, can bring it.
+        let spins = self.spun.swap(true, Ordering::Relaxed);
+        if spins && self.core.take_in() { poll(out) } else { 0 }
     }
 
     fn poll_notified(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.spun.store(false, Ordering::Relaxed);
         let mut state = self.core.lock();
         if state.engine.cq_len(self.id) > 0 {
             return Poll::Ready(());

@@ -21,7 +21,7 @@ use ibdev::{
 use ibwire::{Gid, PKey, PathRecord};
 
 use self::agent::SoftAgent;
-pub(crate) use self::core::{Core, Departure, Link};
+pub(crate) use self::core::{Core, Departure, Intake, Link};
 use self::cq::SoftCq;
 use self::domain::SoftDomain;
 use crate::engine::{DomainId, Engine};
@@ -120,7 +120,7 @@ impl Device for SoftDevice {
 
     async fn create_cq(&self, capacity: u32) -> Result<Arc<dyn CompletionQueue>, DeviceError> {
         let id = self.0.lock_live()?.engine.create_cq(capacity)?;
-        Ok(Arc::new(SoftCq { core: self.0.clone(), id }))
+        Ok(Arc::new(SoftCq::new(self.0.clone(), id)))
     }
 
     fn domain(&self) -> Arc<dyn ProtectionDomain> {

@@ -31,6 +31,7 @@ impl QueuePair for SoftQp {
 
     async fn modify(&self, transition: Transition) -> Result<(), DeviceError> {
         // What the QP has received it has acknowledged, whatever becomes of it.
+        self.core.catch_up();
         // The buffers of a QP that was reset go home here, behind the mutex.
         self.core.with_live(|state| state.engine.modify(self.qpn, transition))?.map(drop)
     }
@@ -67,6 +68,7 @@ impl SoftQp {
 
 impl Drop for SoftQp {
     fn drop(&mut self) {
+        self.core.catch_up();
         let homeless = self.core.with(|state| state.engine.destroy_qp(self.qpn));
         // Not under the mutex: a buffer's home may post it again.
         drop(homeless);

@@ -24,6 +24,8 @@ pub(super) struct Rc {
     established: bool,
     /// When its last packet came.
     pub(super) heard: Option<Instant>,
+    /// A request has left before the acknowledgement that waits.
+    ack_stands_back: bool,
     pub(super) requester: Requester,
     pub(super) responder: Responder,
 }
@@ -34,6 +36,7 @@ impl Rc {
             peer: None,
             established: false,
             heard: None,
+            ack_stands_back: false,
             requester: Requester::new(),
             responder: Responder::new(),
         }
@@ -60,7 +63,8 @@ impl Rc {
         self.responder.can_send() || state.sends() && self.requester.can_send(state.drains())
     }
 
-    /// Appends the next packet to `out`: answers first. What was asked before a request that has failed the QP is still
+    /// Appends the next packet to `out`: answers first, but an acknowledgement lets one request go before it. Shorter than
+    /// that, it can leave in the same call of the link. What was asked before a request that has failed the QP is still
     /// answered, and so is that request.
     ///
     /// # Errors
@@ -76,15 +80,19 @@ impl Rc {
     ) -> Result<Option<Egress>, Failure> {
         let Some(peer) = self.peer.as_ref() else { return Ok(None) };
         let net = peer.net;
-        let len = match self.responder.next_packet(out, peer, shared)? {
-            Some(len) => Some(len),
-            None if state.sends() => {
-                let len = self.requester.next_packet(now, state.drains(), out, peer, shared);
-                self.arm(side, shared);
-                len
-            }
-            None => None,
-        };
+        self.ack_stands_back = !self.ack_stands_back && self.responder.only_acknowledges();
+        let mut len = None;
+        if !self.ack_stands_back {
+            len = self.responder.next_packet(out, peer, shared)?;
+        }
+        if len.is_none() && state.sends() {
+            len = self.requester.next_packet(now, state.drains(), out, peer, shared);
+            self.arm(side, shared);
+        }
+        if len.is_none() && self.ack_stands_back {
+            self.ack_stands_back = false;
+            len = self.responder.next_packet(out, peer, shared)?;
+        }
         Ok(len.map(|len| Egress { port, net, qpn: side.qpn, len }))
     }
 

@@ -105,6 +105,11 @@ impl Responder {
         self.nak.is_some() || self.ack || self.responses.head().is_some()
     }
 
+    /// Whether nothing but an acknowledgement waits.
+    pub(super) fn only_acknowledges(&self) -> bool {
+        self.ack && self.nak.is_none() && self.responses.head().is_none()
+    }
+
     /// The QP has failed, or was made to, for another reason than a request: no memory is read any more, and what would
     /// stand behind those answers is not sent.
     pub(super) fn stop(&mut self) {

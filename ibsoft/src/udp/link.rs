@@ -1,7 +1,7 @@
 //! The link's half that every caller of the device works on: sending, and waking the I/O task.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::task::Waker;
 use std::time::Instant;
 
@@ -11,9 +11,10 @@ use tokio::sync::watch;
 use super::capture::Capture;
 use super::counters::RxCounters;
 use super::outbox::Packets;
+use super::receive::Receiver;
 use super::socket::RoceSocket;
 use super::transmit::{Progress, Transmitter};
-use crate::device::{Departure, Link};
+use crate::device::{Departure, Intake, Link};
 use crate::engine::Engine;
 
 /// What callers and the I/O task tell each other, and the way out.
@@ -25,6 +26,8 @@ pub(super) struct Io {
     signals: Mutex<Signals>,
     /// Of the one task that sends, without the device's mutex; [`Signals::sending`] says whether there is one.
     sender: Mutex<Sender>,
+    /// Of whoever receives. Locked before the device's mutex and before the sender's.
+    receiver: Mutex<Receiver>,
 }
 
 #[derive(Debug, Default)]
@@ -54,6 +57,16 @@ impl Signals {
         self.blocked = None;
         // The engine may have nothing; the sender has something left.
         self.more = true;
+    }
+
+    /// Lets the I/O task come up at `due` at the latest; it has to be woken if that is sooner than it knows.
+    fn arm(&mut self, due: Option<Instant>) -> Option<Waker> {
+        let sooner = due.is_some_and(|due| self.alarm.is_none_or(|alarm| due < alarm));
+        if !sooner {
+            return None;
+        }
+        self.alarm = due;
+        self.task.take()
     }
 
     /// Whom to wake now that nobody sends: the I/O task, if it waits for that before it closes the sockets.
@@ -94,11 +107,20 @@ impl Io {
         let addresses = sockets.iter().map(|socket| socket.local.ip()).collect();
         let (transmitter, packets) = (Transmitter::new(port), Packets::default());
         let sender = Mutex::new(Sender { sockets: Some(sockets.into()), transmitter, packets });
-        Self { addresses, capture, signals: Mutex::default(), sender }
+        Self { addresses, capture, signals: Mutex::default(), sender, receiver: Mutex::new(Receiver::new()) }
     }
 
     pub(super) fn signals(&self) -> MutexGuard<'_, Signals> {
         self.signals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn receiver(&self) -> MutexGuard<'_, Receiver> {
+        self.receiver.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, unless somebody receives.
+    pub(super) fn try_receiver(&self) -> Option<MutexGuard<'_, Receiver>> {
+        unless_locked(&self.receiver)
     }
 
     fn sender(&self) -> MutexGuard<'_, Sender> {
@@ -108,6 +130,21 @@ impl Io {
     /// The sockets, which stay the sender's; none once they are closed.
     pub(super) fn sockets(&self) -> Weak<[RoceSocket]> {
         self.sender().sockets.as_ref().map_or_else(|| Arc::downgrade(&Arc::from([])), Arc::downgrade)
+    }
+
+    /// Does something with a socket while nobody sends or closes it; `None` if somebody does, or did.
+    pub(super) fn try_with_socket<R>(&self, socket: usize, call: impl FnOnce(&RoceSocket) -> R) -> Option<R> {
+        unless_locked(&self.sender)?.sockets.as_ref()?.get(socket).map(call)
+    }
+
+    /// Sees to it that the I/O task asks the engine at `due` at the latest.
+    pub(super) fn remind(&self, due: Instant) {
+        let mut signals = self.signals();
+        let task = signals.arm(Some(due));
+        drop(signals);
+        if let Some(task) = task {
+            task.wake();
+        }
     }
 
     /// The I/O task sends what is left, when the socket has room.
@@ -164,6 +201,14 @@ impl Io {
         if unsent > 0 {
             tracing::warn!(addresses = ?self.addresses, packets = unsent, "closed before all packets were sent");
         }
+    }
+}
+
+fn unless_locked<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
     }
 }
 
@@ -231,12 +276,7 @@ impl Link for UdpLink {
             starts = !*sending && (*more || !outbox.is_empty());
             *sending |= starts;
         }
-        let due = engine.poll_timeout();
-        let sooner = due.is_some_and(|due| signals.alarm.is_none_or(|alarm| due < alarm));
-        if sooner {
-            signals.alarm = due;
-        }
-        let task = if sooner { signals.task.take() } else { None };
+        let task = signals.arm(engine.poll_timeout());
         drop(signals);
         if let Some(task) = task {
             task.wake();
@@ -269,6 +309,10 @@ impl Link for UdpLink {
         if let Some(task) = task {
             task.wake();
         }
+    }
+
+    fn intake(&self) -> Option<Arc<dyn Intake>> {
+        Some(self.io.clone())
     }
 
     fn closed(&self) -> Option<watch::Receiver<()>> {

@@ -26,6 +26,15 @@ pub(super) struct Receiver {
     pub counters: RxCounters,
 }
 
+/// What one call has received.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Received {
+    /// How many datagrams, good ones or not.
+    pub datagrams: u64,
+    /// The call could have taken more: nothing was left in the socket.
+    pub emptied: bool,
+}
+
 impl Receiver {
     pub(super) fn new() -> Self {
         Self {
@@ -36,9 +45,8 @@ impl Receiver {
         }
     }
 
-    /// Replaces the batch by the next one; gives the number of datagrams that came, good ones or not. An error is the
-    /// socket's: `WouldBlock` if nothing waits.
-    pub(super) fn recv(&mut self, from: &RoceSocket, capture: Option<&Capture>) -> io::Result<u64> {
+    /// Replaces the batch by the next one. An error is the socket's: `WouldBlock` if nothing waits.
+    pub(super) fn recv(&mut self, from: &RoceSocket, capture: Option<&Capture>) -> io::Result<Received> {
         self.valid.clear();
         let mut metas = [RecvMeta::default(); BATCH_SIZE];
         let mut buffers = self.memory.chunks_exact_mut(BUFFER_LEN);
@@ -56,11 +64,11 @@ impl Receiver {
                 at = end;
             }
         }
-        Ok(self.counters.datagrams - before)
+        Ok(Received { datagrams: self.counters.datagrams - before, emptied: received < BATCH_SIZE })
     }
 
     /// The batch: what stood in front of the BTH, and BTH through padding.
-    pub(super) fn batch(&self) -> impl Iterator<Item = (&NetHeader, &[u8])> {
+    pub(super) fn batch(&self) -> impl ExactSizeIterator<Item = (&NetHeader, &[u8])> {
         self.valid.iter().map(|(net, at)| (net, &self.memory[at.clone()]))
     }
 

@@ -4,7 +4,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use tokio::io::Interest;
@@ -12,16 +12,11 @@ use tokio::sync::watch;
 use tokio::time::{Sleep, sleep_until};
 
 use super::backoff::{Backoff, GIVE_UP, Verdict};
+use super::intake::now;
 use super::link::{Io, Rest};
-use super::receive::Receiver;
 use super::socket::RoceSocket;
 use crate::device::Core;
-use crate::engine::Engine;
 
-/// The only port of a device over UDP.
-const PORT: u8 = 1;
-/// Packets between two flushes: acknowledgements leave before a peer's window is used up.
-const FLUSH_EVERY: usize = 64;
 /// Packets before other tasks get their turn; the last batch may exceed it.
 const BUDGET: u64 = 512;
 /// How long packets that wait for room are kept when the device goes.
@@ -32,7 +27,6 @@ pub(super) const LINGER: Duration = Duration::from_secs(1);
 pub(super) fn run(core: Weak<Core>, io: Arc<Io>, open: watch::Sender<()>) -> impl Future<Output = ()> {
     let mut task = Task {
         core,
-        receiver: Receiver::new(),
         backoffs: io.addresses.iter().map(|_| Backoff::default()).collect(),
         next_socket: 0,
         sleep: None,
@@ -48,7 +42,6 @@ pub(super) fn run(core: Weak<Core>, io: Arc<Io>, open: watch::Sender<()>) -> imp
 struct Task {
     core: Weak<Core>,
     io: Arc<Io>,
-    receiver: Receiver,
     /// Of each socket.
     backoffs: Box<[Backoff]>,
     /// The socket whose turn it is.
@@ -89,6 +82,7 @@ impl Task {
     }
 
     fn work(&mut self, cx: &mut Context<'_>, core: &Core, sockets: &[RoceSocket]) -> Poll<()> {
+        core.catch_up();
         let mut budget = BUDGET;
         while budget > 0 {
             let mut progress = false;
@@ -114,6 +108,10 @@ impl Task {
             }
             if !progress {
                 if !self.keep_time(cx, core, sockets) {
+                    // Behind those who were woken.
+                    if core.is_behind() {
+                        cx.waker().wake_by_ref();
+                    }
                     return Poll::Pending;
                 }
                 budget -= 1;
@@ -141,26 +139,22 @@ impl Task {
             Poll::Ready(ready) => ready?,
             Poll::Pending => return Ok(Received::Nothing),
         }
-        let capture = self.io.capture.as_ref();
-        let received = from.socket.try_io(Interest::READABLE, || self.receiver.recv(from, capture));
+        let mut receiver = self.io.receiver();
+        let mut received = Err(io::ErrorKind::WouldBlock.into());
+        // An error that is not handed on: to the runtime it only means that the next readiness has to be waited for.
+        _ = from.socket.try_io(Interest::READABLE, || {
+            received = receiver.recv(from, self.io.capture.as_ref());
+            match &received {
+                Ok(received) if !received.emptied => Ok(()),
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => Ok(()),
+                _ => Err(io::Error::from(io::ErrorKind::WouldBlock)),
+            }
+        });
         let received = match received {
-            Ok(datagrams) => {
+            Ok(received) => {
                 backoff.worked();
-                let mut batch = self.receiver.batch().peekable();
-                let mut more = batch.peek().is_some();
-                let mut handle = |engine: &mut Engine, now| {
-                    for (net, transport) in batch.by_ref().take(FLUSH_EVERY) {
-                        engine.handle_packet(now, PORT, net, transport);
-                    }
-                    // A flood must not keep timers from expiring.
-                    engine.handle_timeout(now);
-                    batch.peek().is_some()
-                };
-                while more {
-                    // A device that is gone takes nothing.
-                    more = core.drive(now(), &mut handle) == Some(true);
-                }
-                Received::Some(datagrams)
+                receiver.hand_in(core);
+                Received::Some(received.datagrams)
             }
             // The next readiness has to be waited for, which the next poll does.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -169,21 +163,21 @@ impl Task {
             }
             // Such as an ICMP message about an earlier packet, which the transport's timers take care of; or worse.
             Err(error) => {
-                self.receiver.counters.errors += 1;
+                receiver.counters.errors += 1;
                 let verdict = backoff.failed(now());
                 tracing::debug!(local = %from.local, %error, ?verdict, "receiving failed");
                 match verdict {
                     Verdict::Again => Received::Some(1),
                     Verdict::Rest => Received::Nothing,
                     Verdict::GiveUp => {
-                        self.receiver.counters.failed_sockets += 1;
+                        receiver.counters.failed_sockets += 1;
                         tracing::error!(local = %from.local, %error, tried = ?GIVE_UP, "receiving fails: the device is gone");
                         Received::Broken
                     }
                 }
             }
         };
-        self.io.signals().received = self.receiver.counters;
+        self.io.signals().received = receiver.counters;
         Ok(received)
     }
 
@@ -249,11 +243,9 @@ impl Drop for Task {
     fn drop(&mut self) {
         if let Some(core) = self.core.upgrade() {
             core.remove();
+            // Answers that waited, as far as there is room.
+            self.io.send_rest(Waker::noop());
         }
         self.io.close();
     }
-}
-
-fn now() -> Instant {
-    tokio::time::Instant::now().into_std()
 }

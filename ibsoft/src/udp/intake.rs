@@ -1,0 +1,81 @@
+//! From the sockets into the engine: by the I/O task, or by a program that looks at an empty completion queue again and
+//! again instead of waiting.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::link::Io;
+use super::receive::Receiver;
+use super::socket::RoceSocket;
+use crate::device::{Core, Intake};
+use crate::engine::Engine;
+
+/// The only port of a device over UDP.
+const PORT: u8 = 1;
+/// Packets between two flushes: acknowledgements leave before a peer's window is used up.
+const FLUSH_EVERY: usize = 64;
+/// What answers fewer packets than these waits a moment: who was woken by them may have something to send as well, and
+/// all leaves together.
+const FEW: usize = 16;
+/// The longest moment.
+const PATIENCE: Duration = Duration::from_millis(1);
+
+impl Receiver {
+    /// Hands the batch to the engine.
+    pub(super) fn hand_in(&self, core: &Core) {
+        let mut batch = self.batch();
+        while batch.len() > 0 {
+            let count = batch.len().min(FLUSH_EVERY);
+            let handle = |engine: &mut Engine, now| {
+                for (net, transport) in batch.by_ref().take(count) {
+                    engine.handle_packet(now, PORT, net, transport);
+                }
+                // A flood must not keep timers from expiring.
+                engine.handle_timeout(now);
+            };
+            let driven = match count < FEW {
+                true => core.drive_silently(now(), handle),
+                false => core.drive(now(), handle),
+            };
+            // A device that is gone takes nothing.
+            if driven.is_none() {
+                return;
+            }
+        }
+    }
+}
+
+impl Intake for Io {
+    fn take_in(&self, core: &Core) -> bool {
+        // Else another one takes in what there is.
+        let Some(mut receiver) = self.try_receiver() else { return false };
+        let mut took = false;
+        for socket in 0..self.addresses.len() {
+            let capture = self.capture.as_ref();
+            let receive = |socket: &RoceSocket| receiver.recv(socket, capture);
+            match self.try_with_socket(socket, receive) {
+                Some(Ok(_)) => {
+                    receiver.hand_in(core);
+                    took = true;
+                }
+                // What else is wrong with the socket the I/O task finds out.
+                Some(Err(error)) if error.kind() != io::ErrorKind::WouldBlock => {
+                    receiver.counters.errors += 1;
+                }
+                _ => {}
+            }
+        }
+        if !took {
+            core.catch_up();
+        } else if core.is_behind() {
+            // The caller may never come back.
+            self.remind(now() + PATIENCE);
+        }
+        self.signals().received = receiver.counters;
+        took
+    }
+}
+
+pub(super) fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
