@@ -15,11 +15,12 @@ use tracing::Instrument;
 use crate::clock::now;
 use crate::closed::owned_area;
 use crate::connection::Connection;
-use crate::established::Parts;
 use crate::data::{Fresh, SetupError, to_rts};
 use crate::error::{AcceptError, QpStep};
+use crate::established::Parts;
 use crate::handshake::{Handshake, before};
 use crate::incoming::Waiting;
+use crate::keepalive;
 use crate::options::{Options, option_setters};
 use crate::peer::Peer;
 use crate::proto::message::IpHeader;
@@ -128,8 +129,7 @@ impl AcceptConfig {
             let device = shared.device()?;
             let memory = self.options.memory::<AcceptError>(&shared, device.attr())?;
             let setup = async {
-                let fresh =
-                    Fresh::create(&*device, memory, self.options.recv).await.map_err(Failed::Setup)?;
+                let fresh = Fresh::create(&*device, memory, &self.options).await.map_err(Failed::Setup)?;
                 let qp = fresh.qp();
                 accept.qpn = fresh.qpn();
                 let attrs = shared.engine().endpoint.accept_attrs(conn, &accept).map_err(Failed::Command)?;
@@ -137,7 +137,8 @@ impl AcceptConfig {
                 let mut queues = fresh.init(attrs.init, parked, &shared).await.map_err(Failed::Setup)?;
                 queues.attach(&shared, conn);
                 queues.set_initiator_depth(attrs.rts.max_rd_atomic);
-                to_rts(&*qp, attrs.rtr, attrs.rts).await.map_err(Failed::Setup)?;
+                let rts = keepalive::adapt(attrs.rts, self.options.keepalive);
+                to_rts(&*qp, attrs.rtr, rts).await.map_err(Failed::Setup)?;
                 Ok(queues)
             };
             let made = match before(started, deadline, setup).await {
@@ -165,6 +166,7 @@ impl AcceptConfig {
                 Err(Failed::Command(error)) => return Err(refused(&self.handshake, error)),
             }
             self.handshake.established().await?;
+            shared.start_keepalive(self.handshake.slot(), self.options.keepalive);
             let req = &self.request.req;
             let private_data = match self.by_ip {
                 true => &req.private_data[IpHeader::LEN..],

@@ -7,6 +7,7 @@ use std::time::Duration;
 use ibdev::Status;
 use ibwire::RejReason;
 
+use crate::data::Fault;
 use crate::proto::DisconnectCause;
 use crate::slot::End;
 
@@ -40,6 +41,8 @@ pub enum How {
     Stale,
     /// An operation failed.
     Broken(Status),
+    /// Nothing was heard from the peer for so long: see [`Connect::keepalive`](crate::Connect::keepalive).
+    Silent(Duration),
     /// The device was removed.
     DeviceGone,
     /// The HCA was closed or its runtime ended.
@@ -47,9 +50,11 @@ pub enum How {
 }
 
 impl Closed {
-    pub(crate) fn new(end: &End, broken: Option<Status>) -> Self {
+    pub(crate) fn new(end: &End, fault: Option<Fault>) -> Self {
+        if let Some(fault) = fault {
+            return Self { how: fault.into(), private_data: Cow::Borrowed(&[]) };
+        }
         let (how, private_data): (How, &[u8]) = match end {
-            _ if broken.is_some() => (How::Broken(broken.unwrap_or(Status::GENERAL_ERR)), &[]),
             End::Disconnected(closed) => return closed.clone(),
             End::Timeout(effort) => (How::Unconfirmed { sent: effort.sent, waited: effort.waited }, &[]),
             End::Rejected(rejection) => (How::Rejected(rejection.reason), &rejection.private_data),
@@ -109,6 +114,7 @@ impl fmt::Display for How {
             Self::Rejected(reason) => write!(f, "rejected by the peer: {reason}"),
             Self::Stale => f.write_str("the peer has restarted"),
             Self::Broken(status) => write!(f, "broken: {status}"),
+            Self::Silent(silence) => write!(f, "the peer was silent for {silence:?}"),
             Self::DeviceGone => f.write_str("the device is gone"),
             Self::HcaClosed => f.write_str("the HCA was closed"),
         }

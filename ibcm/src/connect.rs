@@ -16,12 +16,13 @@ use tracing::Instrument;
 use crate::clock::now;
 use crate::closed::owned_area;
 use crate::connection::Connection;
-use crate::established::Parts;
 use crate::data::{Fresh, SetupError, to_rts};
 use crate::default_device;
 use crate::error::{ConnectError, QpStep};
+use crate::established::Parts;
 use crate::handshake::{Handshake, before};
 use crate::hca::Hca;
+use crate::keepalive;
 use crate::options::{Options, option_setters};
 use crate::parked::Parked;
 use crate::path::{Path, ServicePath};
@@ -255,7 +256,7 @@ impl ConnectConfig {
 
         let parked = Arc::<Parked>::default();
         let setup = async {
-            let fresh = Fresh::create(&*device, memory, options.recv.clone()).await?;
+            let fresh = Fresh::create(&*device, memory, options).await?;
             let (qpn, qp) = (fresh.qpn(), fresh.qp());
             Ok::<_, SetupError>((qpn, qp, fresh.init(init, &parked, &shared).await?))
         };
@@ -312,7 +313,13 @@ impl ConnectConfig {
         let shared = Arc::clone(handshake.shared());
         let conn = handshake.slot().handle;
         let Some(attrs) = shared.engine().endpoint.attrs(conn) else { return Err(ended(&handshake)) };
-        match before(started, deadline, to_rts(qp, attrs.rtr, attrs.rts)).await {
+        match before(
+            started,
+            deadline,
+            to_rts(qp, attrs.rtr, keepalive::adapt(attrs.rts, self.options.keepalive)),
+        )
+        .await
+        {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 reject(handshake, RejReason::NO_RESOURCES);
@@ -332,6 +339,7 @@ impl ConnectConfig {
             }
         });
         tracing::debug!("established");
+        shared.start_keepalive(handshake.slot(), self.options.keepalive);
         let record = resolved.path.record();
         Ok(Connection::new(
             handshake,

@@ -103,6 +103,7 @@ impl Driver {
         self.engine_round();
         busy |= self.deliver();
         busy |= self.feed();
+        busy |= self.keep_alive();
         busy | self.send(cx)
     }
 
@@ -251,6 +252,17 @@ impl Driver {
             }
         }
         !hungry.is_empty()
+    }
+
+    /// Looks after connections with a keepalive.
+    fn keep_alive(&mut self) -> bool {
+        let more = match self.shared.keepalives.next_due() {
+            Some(due) => due <= now() && self.shared.keep_alive(now()),
+            None => return false,
+        };
+        // Looking may have moved the next time, which comes up with the engine's.
+        self.timer = [self.timer, self.shared.keepalives.next_due()].into_iter().flatten().min();
+        more
     }
 
     fn feed_connection(&self, conn: ConnHandle) {

@@ -90,12 +90,13 @@ impl Established {
     }
 
     pub(crate) fn post_recv(&self, buf: Buf) -> Result<(), OpError> {
-        let result = self.slot.with(&self.shared, |state| match (&state.end, &mut state.queues) {
-            (None, Some(queues)) => match queues.broken() {
-                None => queues.post_recv(buf),
-                Some(status) => Err((OpCause::Status(status), buf)),
+        let result = self.slot.with(&self.shared, |state| match &mut state.queues {
+            Some(queues) => match (queues.broken(), &state.end) {
+                (Some(fault), _) => Err((fault.into(), buf)),
+                (None, None) => queues.post_recv(buf),
+                (None, Some(_)) => Err((OpCause::Closed, buf)),
             },
-            _ => Err((OpCause::Closed, buf)),
+            None => Err((OpCause::Closed, buf)),
         });
         result.map_err(|(cause, buf)| OpError { cause, buf: Some(buf) })
     }
@@ -135,8 +136,8 @@ fn next_message(state: &mut SlotState) -> Option<Result<Option<Message>, RecvErr
         queues.repost();
         return Some(Ok(Some(Message::new(arrived.buf, arrived.imm))));
     }
-    if let Some(status) = queues.broken() {
-        return Some(Err(RecvError::Broken(status)));
+    if let Some(fault) = queues.broken() {
+        return Some(Err(fault.into()));
     }
     if let Some(end) = &state.end {
         // A message may be in the completion queue until the queue pair is stopped.

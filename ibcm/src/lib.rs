@@ -78,6 +78,8 @@ mod hca;
 #[cfg(feature = "runtime")]
 mod incoming;
 #[cfg(feature = "runtime")]
+mod keepalive;
+#[cfg(feature = "runtime")]
 mod listener;
 #[cfg(feature = "runtime")]
 mod mad_trace;
@@ -125,8 +127,8 @@ mod timing;
 pub use ibdev::qp;
 pub use ibdev::{Access, Buf, DeviceError, PortState, RangeError, Region, RemoteRegion, Status};
 pub use ibwire::{
-    CommId, Gid, Guid, Lid, Mtu, PKey, PathRecord, PrivateData, PrivateDataTooLong, Qpn, RKey, Rate, RejReason,
-    ServiceId, TimeCode,
+    CommId, Gid, Guid, Lid, Mtu, PKey, PathRecord, PrivateData, PrivateDataTooLong, Qpn, RKey, Rate,
+    RejReason, ServiceId, TimeCode,
 };
 pub use proto::{Config, Invalid, Limit, Reject, Rejection, Role, Value};
 

@@ -1,10 +1,12 @@
 //! What both [`Connect`](crate::Connect) and [`Accept`](crate::Accept) let a program choose for its own side.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ibdev::DeviceAttr;
 use ibwire::PrivateData;
 
+use crate::keepalive;
 use crate::memory::{Domain, Memory};
 use crate::proto::{Invalid, Limit, Value};
 use crate::recv::{Recv, Source};
@@ -17,6 +19,7 @@ pub(crate) struct Options {
     pub(crate) disconnect_data: PrivateData<224>,
     pub(crate) recv: Recv,
     pub(crate) domain: Option<Domain>,
+    pub(crate) keepalive: Option<Duration>,
     pub(crate) responder_resources: Option<u8>,
     pub(crate) initiator_depth: Option<u8>,
     pub(crate) rnr_retry_count: u8,
@@ -28,6 +31,7 @@ impl Default for Options {
             disconnect_data: PrivateData::EMPTY,
             recv: Recv::default(),
             domain: None,
+            keepalive: None,
             responder_resources: None,
             initiator_depth: None,
             rnr_retry_count: 7,
@@ -36,13 +40,14 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Checks the receives, and finds the domain: the one that was named, else that of shared receives, else the
+    /// Checks receives and keepalive, and finds the domain: the one that was named, else that of shared receives, else the
     /// common one.
     pub(crate) fn memory<E>(&self, shared: &Arc<Shared>, device: &DeviceAttr) -> Result<Memory, E>
     where
         E: From<Invalid> + From<Unavailable>,
     {
         self.recv.check(device)?;
+        keepalive::check(self.keepalive)?;
         let named = match &self.domain {
             Some(domain) if !Arc::ptr_eq(domain.hca().shared(), shared) => {
                 let (of, must) = (Value::Gid(domain.hca().gid()), Limit::Must("the connection's"));
@@ -88,6 +93,19 @@ macro_rules! option_setters {
         /// domain only. Default: that of shared receives, if they are used; else the HCA's common one.
         pub fn domain(self, domain: &crate::Domain) -> Self {
             self.option(|options| options.domain = Some(domain.clone()))
+        }
+
+        /// Notices a peer that is gone although nothing is sent: when it was not heard for this period, this side asks
+        /// by a zero-length RDMA write, and after two periods of silence the connection fails, whatever the retries of
+        /// its queue pair: [`RecvError::Silent`](crate::RecvError::Silent), [`OpCause::Silent`](crate::OpCause::Silent),
+        /// [`How::Silent`](crate::How::Silent). From 500 ms to a day. Default: none.
+        ///
+        /// Any packet of the peer is a sign of life, also that it is not ready to receive. Its queue pair has to
+        /// allow remote writes, as those of this crate and of librdmacm do. A device that does not tell when it has
+        /// heard the peer, as Linux's verbs do not, leaves it to the retries while operations of ours are under
+        /// way.
+        pub fn keepalive(self, period: std::time::Duration) -> Self {
+            self.option(|options| options.keepalive = Some(period))
         }
 
         /// How many RDMA reads and atomics of the peer this side serves at once; 0 also closes its memory to them.

@@ -13,6 +13,7 @@ use tracing::field::Empty;
 
 use crate::clock::now;
 use crate::data::Queues;
+use crate::keepalive::Keepalives;
 use crate::listener::Backlog;
 use crate::memory::{Memory, Spares};
 use crate::parked::Parked;
@@ -38,6 +39,8 @@ pub(crate) struct Shared {
     hungry: Mutex<Vec<Hungry>>,
     /// The receive queues that connections share.
     shared_recvs: Mutex<Vec<Weak<SharedQueue>>>,
+    /// Connections that ask for their peers.
+    pub(crate) keepalives: Keepalives,
     /// Who waits for the HCA to be idle or closed.
     pub(crate) parked: Arc<Parked>,
     pub(crate) counters: Arc<Counters>,
@@ -94,6 +97,8 @@ pub(crate) struct Counters {
     pub(crate) bytes_read: AtomicU64,
     pub(crate) atomics: AtomicU64,
     pub(crate) operations_failed: AtomicU64,
+    pub(crate) keepalives_sent: AtomicU64,
+    pub(crate) connections_silent: AtomicU64,
     pub(crate) shared_receives_exhausted: AtomicU64,
     pub(crate) requests_withdrawn: AtomicU64,
     pub(crate) requests_malformed: AtomicU64,
@@ -131,6 +136,7 @@ impl Shared {
             commanded: AtomicBool::new(false),
             hungry: Mutex::default(),
             shared_recvs: Mutex::default(),
+            keepalives: Keepalives::default(),
             parked: Arc::default(),
             counters: Arc::default(),
             spares: Arc::default(),
@@ -152,6 +158,11 @@ impl Shared {
     /// Whether there was a command since the last call.
     pub(crate) fn take_commanded(&self) -> bool {
         self.commanded.swap(false, Ordering::Acquire)
+    }
+
+    /// Makes the driver look again what there is to do.
+    pub(crate) fn wake_driver(&self) {
+        self.driver.wake();
     }
 
     pub(crate) fn driver_waker(&self) -> &AtomicWaker {
@@ -196,6 +207,8 @@ impl Shared {
 
     /// Sends a DREQ, unless that has happened or the connection is over.
     pub(crate) fn disconnect(&self, conn: ConnHandle, disconnect: Disconnect) {
+        // From here on the CM's own retries bound it.
+        self.keepalives.stop(conn);
         let result = self.command(|engine| engine.endpoint.disconnect(now(), conn, disconnect));
         if let Err(error) = result {
             tracing::debug!(%error, "not disconnected");
@@ -380,7 +393,7 @@ impl Counters {
         counter.fetch_add(n, Ordering::Relaxed);
     }
 
-    pub(crate) fn named(&self) -> [(&'static str, u64); 15] {
+    pub(crate) fn named(&self) -> [(&'static str, u64); 17] {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         [
             ("messages_sent", read(&self.messages_sent)),
@@ -394,6 +407,8 @@ impl Counters {
             ("bytes_read", read(&self.bytes_read)),
             ("atomics", read(&self.atomics)),
             ("operations_failed", read(&self.operations_failed)),
+            ("keepalives_sent", read(&self.keepalives_sent)),
+            ("connections_silent", read(&self.connections_silent)),
             ("shared_receives_exhausted", read(&self.shared_receives_exhausted)),
             ("requests_withdrawn", read(&self.requests_withdrawn)),
             ("requests_malformed", read(&self.requests_malformed)),

@@ -136,6 +136,7 @@ impl Slot {
             state.flushed |= qp.is_none();
             qp
         });
+        shared.keepalives.stop(self.handle);
         self.wake_all(shared);
         let Some(qp) = qp else { return };
         let (hca, slot, shared) = (shared, Arc::clone(self), Arc::clone(shared));
@@ -176,6 +177,7 @@ impl Slot {
             })
         });
         drop(device_side);
+        shared.keepalives.stop(self.handle);
         self.wake_all(shared);
     }
 }

@@ -21,14 +21,14 @@ use crate::data::Counters;
 pub struct Stats {
     /// What the connection manager counted.
     pub cm: crate::proto::Stats,
-    data: [(&'static str, u64); 15],
+    data: [(&'static str, u64); 17],
     device: Vec<(&'static str, u64)>,
 }
 
 impl Stats {
     pub(crate) fn new(
         cm: crate::proto::Stats,
-        data: [(&'static str, u64); 15],
+        data: [(&'static str, u64); 17],
         device: Vec<(&'static str, u64)>,
     ) -> Self {
         Self { cm, data, device }
@@ -71,6 +71,8 @@ pub struct ConnectionStats {
     pub atomics: u64,
     /// Operations that failed.
     pub operations_failed: u64,
+    /// Writes of no length that asked whether the peer is still there.
+    pub keepalives_sent: u64,
 }
 
 impl From<Counters> for ConnectionStats {
@@ -87,6 +89,7 @@ impl From<Counters> for ConnectionStats {
             bytes_read: counters.bytes_read,
             atomics: counters.atomics,
             operations_failed: counters.operations_failed,
+            keepalives_sent: counters.keepalives_sent,
         }
     }
 }

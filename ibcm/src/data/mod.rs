@@ -1,5 +1,6 @@
 //! The data side of a connection: a queue pair, its completion queue and its buffers.
 
+mod fault;
 mod queues;
 mod receives;
 mod recv_pool;
@@ -7,6 +8,7 @@ mod request;
 mod setup;
 mod tender;
 
+pub(crate) use fault::Fault;
 pub(crate) use queues::{CopyBuf, Counters, Done, News, Place, Posting, Queues, Shelf};
 pub(crate) use receives::RECV_ID;
 pub(crate) use request::{Kind, Limits, Request};

@@ -15,6 +15,9 @@ pub(crate) const RECV_ID: u64 = u64::MAX;
 /// The id of every receive into a buffer that the program gave.
 const GIVEN_ID: u64 = u64::MAX - 1;
 
+/// The id of every write that asks whether the peer is there.
+pub(super) const KEEPALIVE_ID: u64 = u64::MAX - 2;
+
 /// Whether a completion with this id is that of a receive.
 pub(super) const fn is_recv(id: u64) -> bool {
     id >= GIVEN_ID

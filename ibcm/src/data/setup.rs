@@ -13,9 +13,11 @@ use super::receives::{RECV_ID, Receives, Source};
 use super::recv_pool::RecvPool;
 use super::{Limits, Queues};
 use crate::error::QpStep;
+use crate::keepalive;
 use crate::memory::Memory;
+use crate::options::Options;
 use crate::parked::Parked;
-use crate::recv::{self, Recv};
+use crate::recv;
 use crate::shared::Shared;
 
 /// Operations that a connection has posted at once, and buffers for its copies, at most.
@@ -46,10 +48,16 @@ impl QpStep {
 }
 
 impl Fresh {
-    /// Creates a completion queue, a queue pair in RESET and the receive buffers. `recv` has been checked.
-    pub(crate) async fn create(device: &dyn Device, memory: Memory, recv: Recv) -> Result<Self, SetupError> {
-        let attr = device.attr();
-        let depth = SEND_DEPTH.min(attr.max_qp_wr);
+    /// Creates a completion queue, a queue pair in RESET and the receive buffers. `options` have been checked.
+    pub(crate) async fn create(
+        device: &dyn Device,
+        memory: Memory,
+        options: &Options,
+    ) -> Result<Self, SetupError> {
+        let (attr, recv) = (device.attr(), &options.recv);
+        let keepalives = options.keepalive.map_or(0, |_| keepalive::MOST_WRITES);
+        let depth = SEND_DEPTH.min(attr.max_qp_wr.saturating_sub(keepalives)).max(1);
+        let send_depth = depth + keepalives;
         let (recv_depth, srq, count) = match recv.source() {
             // As many again, for buffers that the program posts.
             recv::Source::Own { count, .. } => {
@@ -59,8 +67,8 @@ impl Fresh {
             recv::Source::Shared(queue) => (queue.queue().count(), Some(queue.queue().srq()), 0),
         };
         let create = async {
-            let cq = device.create_cq(depth + recv_depth).await?;
-            let spec = QpSpec { srq, ..QpSpec::new(QpType::Rc, &cq, depth, recv_depth) };
+            let cq = device.create_cq(send_depth + recv_depth).await?;
+            let spec = QpSpec { srq, ..QpSpec::new(QpType::Rc, &cq, send_depth, recv_depth) };
             Ok((memory.domain.create_qp(spec).await?, cq))
         };
         let (qp, cq) = create.await.map_err(|source| QpStep::Create.failed(source))?;

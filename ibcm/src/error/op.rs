@@ -1,6 +1,7 @@
 //! Why an operation on a connection failed.
 
 use std::io;
+use std::time::Duration;
 
 use ibdev::{Buf, DeviceError, Status};
 
@@ -26,6 +27,10 @@ pub enum OpCause {
     /// The operation was posted and failed; the connection is broken.
     #[error("the operation failed: {0}")]
     Status(Status),
+    /// The connection failed because nothing was heard from the peer for so long: see
+    /// [`Connect::keepalive`](crate::Connect::keepalive).
+    #[error("the peer was silent for {0:?}")]
+    Silent(Duration),
     /// A value is out of range; nothing was posted and the connection goes on.
     #[error(transparent)]
     Invalid(Box<Invalid>),
@@ -48,6 +53,7 @@ impl OpError {
         match &self.cause {
             OpCause::Device(error) => device_io_kind(error),
             OpCause::Status(_) => io::ErrorKind::ConnectionReset,
+            OpCause::Silent(_) => io::ErrorKind::TimedOut,
             OpCause::Invalid(_) => io::ErrorKind::InvalidInput,
             OpCause::Closed => io::ErrorKind::BrokenPipe,
         }

@@ -1,6 +1,7 @@
 //! Why nothing more will be received.
 
 use std::io;
+use std::time::Duration;
 
 use ibdev::Status;
 
@@ -15,6 +16,10 @@ pub enum RecvError {
     /// The connection broke: an operation failed.
     #[error("the connection broke: {0}")]
     Broken(Status),
+    /// The connection failed because nothing was heard from the peer for so long: see
+    /// [`Connect::keepalive`](crate::Connect::keepalive).
+    #[error("the peer was silent for {0:?}")]
+    Silent(Duration),
     /// The device was removed.
     #[error("the device is gone")]
     Gone,
@@ -25,6 +30,7 @@ impl RecvError {
         match self {
             Self::Closed | Self::Gone => io::ErrorKind::NotConnected,
             Self::Broken(_) => io::ErrorKind::ConnectionReset,
+            Self::Silent(_) => io::ErrorKind::TimedOut,
         }
     }
 }

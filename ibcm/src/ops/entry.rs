@@ -237,7 +237,7 @@ fn open(state: &mut SlotState) -> Result<&mut Queues, OpCause> {
     let closed = state.disconnecting || state.end.is_some();
     match &mut state.queues {
         Some(queues) => match queues.broken() {
-            Some(status) => Err(OpCause::Status(status)),
+            Some(fault) => Err(fault.into()),
             None if closed => Err(OpCause::Closed),
             None => Ok(queues),
         },

@@ -127,7 +127,7 @@ pub(super) fn poll_done(
     if done.status.is_ok() {
         return Poll::Ready(Ok(done));
     }
-    let cause = broken.map_or(OpCause::Closed, OpCause::Status);
+    let cause = broken.map_or(OpCause::Closed, OpCause::from);
     Poll::Ready(Err(OpError { cause, buf: done.buf }))
 }
 

@@ -177,7 +177,7 @@ impl Sent {
         {
             self.posted.pop_front();
             if !done.status.is_ok() {
-                let cause = queues.broken().map_or(OpCause::Closed, OpCause::Status);
+                let cause = queues.broken().map_or(OpCause::Closed, OpCause::from);
                 self.failed.get_or_insert(cause);
             }
         }

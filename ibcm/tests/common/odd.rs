@@ -7,15 +7,16 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use ibdev::qp::QpSpec;
+use ibdev::qp::{QpSpec, Transition};
 use ibdev::{
     Access, AddressHandle, AddressVector, AgentSpec, Buf, CompletionQueue, Device, DeviceAttr, DeviceError,
-    DeviceEvent, GidEntry, MadAgent, PortAttr, ProtectionDomain, QueuePair, Region, SharedMemory,
-    SharedReceiveQueue,
+    DeviceEvent, GidEntry, MadAgent, PortAttr, PostError, ProtectionDomain, QueuePair, RecvWr, Region,
+    SendWr, SharedMemory, SharedReceiveQueue,
 };
-use ibwire::PKey;
+use ibwire::{PKey, Qpn};
 
-/// Another device with other attributes, whose allocations take 10 ms, and fail as often as they are told to.
+/// Another device with other attributes, whose allocations take 10 ms, and fail as often as they are told to, and whose
+/// queue pairs do not tell when they have heard their peers.
 #[derive(Debug, Clone)]
 pub struct Odd(Arc<Parts>);
 
@@ -94,10 +95,32 @@ impl Device for Odd {
     }
 }
 
+#[derive(Debug)]
+struct OddQp(Arc<dyn QueuePair>);
+
+#[async_trait]
+impl QueuePair for OddQp {
+    fn qpn(&self) -> Qpn {
+        self.0.qpn()
+    }
+
+    async fn modify(&self, transition: Transition) -> Result<(), DeviceError> {
+        self.0.modify(transition).await
+    }
+
+    fn post_send(&self, work: &mut VecDeque<SendWr>) -> Result<(), PostError> {
+        self.0.post_send(work)
+    }
+
+    fn post_recv(&self, work: &mut VecDeque<RecvWr>) -> Result<(), PostError> {
+        self.0.post_recv(work)
+    }
+}
+
 #[async_trait]
 impl ProtectionDomain for OddDomain {
     async fn create_qp(&self, spec: QpSpec) -> Result<Arc<dyn QueuePair>, DeviceError> {
-        self.0.create_qp(spec).await
+        Ok(Arc::new(OddQp(self.0.create_qp(spec).await?)))
     }
 
     async fn create_srq(&self, wr: u32, sge: u32) -> Result<Arc<dyn SharedReceiveQueue>, DeviceError> {

@@ -1,6 +1,7 @@
 //! Posted work and what has completed.
 
 mod copies;
+mod keepalive;
 mod line;
 mod operations;
 
@@ -19,11 +20,13 @@ pub(crate) use self::line::Place;
 pub(crate) use self::operations::Done;
 
 use self::copies::Copies;
+use self::keepalive::Asked;
 use self::line::Line;
 use self::operations::{Operations, Pending};
-use super::receives::{Arrived, Received, Receives, is_recv};
+use super::receives::{Arrived, KEEPALIVE_ID, Received, Receives, is_recv};
 use super::request::{Kind, Limits, Request};
 use super::tender::Tender;
+use crate::data::Fault;
 use crate::error::OpCause;
 use crate::memory::Memory;
 use crate::parked::Parked;
@@ -66,7 +69,8 @@ pub(crate) struct Queues {
     receives: Receives,
     /// Looks after operations that nobody waits for, while there are any.
     tender: Option<Tender>,
-    broken: Option<Status>,
+    asked: Asked,
+    broken: Option<Fault>,
     /// A receive has completed since the last [`Queues::take_news`].
     received: bool,
     newly_broken: bool,
@@ -99,6 +103,7 @@ pub(crate) struct Counters {
     pub(crate) bytes_read: u64,
     pub(crate) atomics: u64,
     pub(crate) operations_failed: u64,
+    pub(crate) keepalives_sent: u64,
 }
 
 /// What became of the attempt to post.
@@ -153,6 +158,7 @@ impl Queues {
             copies: Copies::new(depth, limits.inline as usize, copy_len),
             receives,
             tender: None,
+            asked: Asked::default(),
             broken: None,
             received: false,
             newly_broken: false,
@@ -197,7 +203,7 @@ impl Queues {
         Counters { messages_waiting: self.receives.waiting() as u64, ..self.counters }
     }
 
-    pub(crate) fn broken(&self) -> Option<Status> {
+    pub(crate) fn broken(&self) -> Option<Fault> {
         self.broken
     }
 
@@ -291,9 +297,10 @@ impl Queues {
         let Scratch { completions, retired } = &mut scratch;
         let taken = cq.poll(completions, BATCH);
         for completion in completions.drain(..) {
-            match is_recv(completion.id) {
-                true => self.recv_completed(completion, retired),
-                false => self.send_completed(completion),
+            match completion.id {
+                KEEPALIVE_ID => self.keepalive_completed(&completion),
+                id if is_recv(id) => self.recv_completed(completion, retired),
+                _ => self.send_completed(completion),
             }
         }
         if !retired.is_empty() {
@@ -376,7 +383,7 @@ impl Queues {
     /// The first failure that is not a consequence of another one breaks the connection.
     fn failed(&mut self, status: Status) {
         if status != Status::WR_FLUSH_ERR && self.broken.is_none() {
-            self.broken = Some(status);
+            self.broken = Some(Fault::Operation(status));
             self.newly_broken = true;
         }
     }
@@ -444,7 +451,7 @@ impl Queues {
                 }
             }
             PostError::Invalid { why } => must(why),
-            _ => self.broken.map_or(OpCause::Closed, OpCause::Status),
+            _ => self.broken.map_or(OpCause::Closed, OpCause::from),
         }
     }
 
