@@ -12,11 +12,12 @@ use ibwire::{PrivateData, RejReason, ServiceId};
 use pin_project::pin_project;
 use tracing::Instrument;
 
+use crate::backlog::Place;
 use crate::clock::now;
 use crate::closed::owned_area;
 use crate::connection::Connection;
 use crate::data::{Fresh, SetupError, to_rts};
-use crate::error::{AcceptError, QpStep};
+use crate::error::{AcceptError, QpStep, Rejection};
 use crate::established::Parts;
 use crate::handshake::{Handshake, before};
 use crate::incoming::Waiting;
@@ -27,6 +28,7 @@ use crate::proto::message::IpHeader;
 use crate::proto::{self, CommandError, Invalid, Reject, Request, Role};
 use crate::shared::{Shared, Unavailable};
 use crate::slot::End;
+use crate::timing::DEADLINE;
 
 /// How to accept a request: a builder that is itself the future of the [`Connection`].
 ///
@@ -46,32 +48,35 @@ pub struct Accept {
 
 struct AcceptConfig {
     handshake: Handshake,
+    place: Place,
     request: Box<Request>,
     peer: Peer,
     service_id: ServiceId,
     by_ip: bool,
     private_data: PrivateData<196>,
     options: Options,
-    deadline: Option<Duration>,
+    deadline: Duration,
 }
 
 impl Accept {
     pub(crate) fn new(
         shared: Arc<Shared>,
         waiting: Waiting,
+        place: Place,
         peer: Peer,
         service_id: ServiceId,
         by_ip: bool,
     ) -> Self {
         let config = AcceptConfig {
             handshake: Handshake::new(shared, waiting.slot),
+            place,
             request: waiting.request,
             peer,
             service_id,
             by_ip,
             private_data: PrivateData::EMPTY,
             options: Options::default(),
-            deadline: None,
+            deadline: DEADLINE,
         };
         Self { config: Some(config), run: None }
     }
@@ -94,10 +99,13 @@ impl Accept {
         self.set(|config| config.private_data = data.into())
     }
 
-    /// How long it may take until the peer has confirmed. Default: as long as the retries last that the peer
-    /// chose.
+    /// How long everything may take, from the first poll until the peer has confirmed. More than zero; default 10 s, as
+    /// for [`Connect`](crate::Connect::deadline).
+    ///
+    /// How often and at which intervals the REP is repeated is the peer's choice, in its REQ. If that lasts shorter, it is
+    /// over before the deadline; never later, whatever the peer asks for and however busy it says it is.
     pub fn deadline(self, deadline: Duration) -> Self {
-        self.set(|config| config.deadline = Some(deadline))
+        self.set(|config| config.deadline = deadline)
     }
 }
 
@@ -110,11 +118,9 @@ impl AcceptConfig {
     #[expect(clippy::manual_async_fn, reason = "an async function holds what it is given twice")]
     fn accept(self) -> impl Future<Output = Result<Connection, AcceptError>> {
         async move {
-            if let Some(deadline) = self.deadline {
-                Invalid::more_than_zero("deadline", deadline)?;
-            }
+            Invalid::more_than_zero("deadline", self.deadline)?;
             let started = now();
-            let deadline = self.deadline.and_then(|deadline| started.checked_add(deadline));
+            let deadline = started.checked_add(self.deadline);
             let shared = Arc::clone(self.handshake.shared());
             let conn = self.handshake.slot().handle;
 
@@ -154,7 +160,7 @@ impl AcceptConfig {
                 Ok(())
             });
             match result {
-                Ok(()) => {}
+                Ok(()) => self.place.accepted(),
                 Err(Failed::Setup(SetupError { step, source })) => {
                     let reason = match step {
                         QpStep::Create => RejReason::NO_QP,
@@ -163,7 +169,12 @@ impl AcceptConfig {
                     reject(self.handshake, reason);
                     return Err(AcceptError::Qp { step, source });
                 }
-                Err(Failed::Command(error)) => return Err(refused(&self.handshake, error)),
+                Err(Failed::Command(error)) => {
+                    if matches!(error, CommandError::Gone) {
+                        self.place.withdrawn();
+                    }
+                    return Err(refused(&self.handshake, error));
+                }
             }
             self.handshake.established().await?;
             shared.start_keepalive(self.handshake.slot(), self.options.keepalive);
@@ -225,11 +236,11 @@ fn refused(handshake: &Handshake, error: CommandError) -> AcceptError {
 impl From<End> for AcceptError {
     fn from(end: End) -> Self {
         match end {
-            End::Rejected(rejection) => Self::Rejected(rejection),
+            End::Rejected(rejection, effort) => Self::Rejected(Box::new(Rejection::new(&rejection, effort))),
             End::Timeout(effort) => Self::Unconfirmed { sent: effort.sent, waited: effort.waited },
             End::DeviceRemoved => Self::Device(DeviceError::Gone),
             End::Closed => Self::Closed,
-            End::Withdrawn | End::ReplyRefused(_) | End::Disconnected(_) => Self::Withdrawn,
+            End::Withdrawn | End::ReplyRefused(..) | End::Disconnected(_) => Self::Withdrawn,
         }
     }
 }

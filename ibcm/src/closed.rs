@@ -57,8 +57,8 @@ impl Closed {
         let (how, private_data): (How, &[u8]) = match end {
             End::Disconnected(closed) => return closed.clone(),
             End::Timeout(effort) => (How::Unconfirmed { sent: effort.sent, waited: effort.waited }, &[]),
-            End::Rejected(rejection) => (How::Rejected(rejection.reason), &rejection.private_data),
-            End::ReplyRefused(reason) => (How::Rejected(*reason), &[]),
+            End::Rejected(rejection, _) => (How::Rejected(rejection.reason), &rejection.private_data),
+            End::ReplyRefused(reason, _) => (How::Rejected(*reason), &[]),
             End::DeviceRemoved => (How::DeviceGone, &[]),
             End::Withdrawn | End::Closed => (How::HcaClosed, &[]),
         };

@@ -18,7 +18,7 @@ use crate::closed::owned_area;
 use crate::connection::Connection;
 use crate::data::{Fresh, SetupError, to_rts};
 use crate::default_device;
-use crate::error::{ConnectError, QpStep};
+use crate::error::{Attempts, ConnectError, QpStep, Rejection};
 use crate::established::Parts;
 use crate::handshake::{Handshake, before};
 use crate::hca::Hca;
@@ -28,21 +28,23 @@ use crate::parked::Parked;
 use crate::path::{Path, ServicePath};
 use crate::peer::Peer;
 use crate::proto::message::IpHeader;
-use crate::proto::{self, CommandError, Invalid, Limit, Reject, Role, Value};
+use crate::proto::{self, CommandError, Effort, Invalid, Limit, Reject, Role, Value};
+use crate::retry::Retry;
 use crate::shared::Unavailable;
 use crate::slot::End;
-use crate::timing::Timing;
+use crate::timing::{DEADLINE, Timing};
 
 /// How to connect: a builder that is itself the future of the [`Connection`]. `N` bytes of private data go
 /// along.
 ///
 /// Awaited, it makes a queue pair with its receives posted, sends the REQ, waits for the REP, readies the queue
 /// pair and sends the RTU. All that is bounded by [`deadline`](Self::deadline). One attempt is made, and one
-/// more if the peer still holds an older connection of the same queue pair (reason 10).
+/// more if the peer still holds an older connection of the same queue pair (reason 10), unless
+/// [`retry`](Self::retry) says otherwise.
 ///
 /// # Cancel safety
-/// Dropped before a REQ is out, nothing has happened. Then: REJ 4 goes out, or REJ 28 if the REP was there.
-/// Queue pair and ids are freed when no packet of the connection can be alive.
+/// Dropped before a REQ is out, or between two attempts, nothing has happened. Then: REJ 4 goes out, or REJ 28 if the
+/// REP was there. Queue pair and ids are freed when no packet of the connection can be alive.
 #[pin_project(!Unpin)]
 #[must_use = "nothing is sent before it is awaited"]
 pub struct Connect<const N: usize> {
@@ -59,6 +61,7 @@ struct ConnectConfig {
     rtu_data: PrivateData<224>,
     options: Options,
     deadline: Duration,
+    retry: Retry,
     response_timeout: Option<Duration>,
     max_cm_retries: Option<u8>,
     retry_count: u8,
@@ -111,7 +114,8 @@ impl<const N: usize> Connect<N> {
             private_data: [0; 92],
             rtu_data: PrivateData::EMPTY,
             options: Options::default(),
-            deadline: Duration::from_secs(10),
+            deadline: DEADLINE,
+            retry: Retry::default(),
             response_timeout: None,
             max_cm_retries: None,
             retry_count: 7,
@@ -144,23 +148,45 @@ impl<const N: usize> Connect<N> {
         self.set(|config| config.rtu_data = data.into())
     }
 
-    /// How long everything may take, from the first poll until the RTU is sent. More than zero; default 10 s.
+    /// How long everything may take, from the first poll until the RTU is sent: path, queue pair, all attempts and the
+    /// pauses between them. More than zero; default 10 s.
     ///
-    /// What the peer shall know of it is derived, unless it is set: see
-    /// [`response_timeout`](Self::response_timeout) and [`max_cm_retries`](Self::max_cm_retries).
+    /// What the REQ of an attempt tells the peer about time follows from what is left of the deadline then, and from the
+    /// life time of a packet on the path. One period, from one REQ to the next, is the response timeout and two life
+    /// times.
+    /// - Response timeout: the longest of 4.096 us times 2^n, n from 12 to 20, with which eight periods fit what is left;
+    ///   the shortest if they don't with any.
+    /// - Max CM retries: as many as begin within what is left, at least 4, at most 15. The peer repeats its REP as often,
+    ///   and both sides a DREQ.
+    /// - Local response timeout, within which this side answers the REP: one period, rounded up to such a time.
+    ///
+    /// On RoCE, where the life time is 268 ms:
+    ///
+    /// | left | response timeout | period | max CM retries | local response timeout |
+    /// |---|---|---|---|---|
+    /// | 1 s | 16.8 ms (code 12) | 0.55 s | 4 | 1.07 s (18) |
+    /// | 5 s | 67 ms (14) | 0.60 s | 8 | 1.07 s (18) |
+    /// | 10 s | 0.54 s (17) | 1.07 s | 9 | 1.07 s (18) |
+    /// | 60 s | 4.29 s (20) | 4.83 s | 12 | 8.59 s (21) |
+    ///
+    /// So a silent peer is given up at the deadline, or before if sixteen REQs are over sooner, on RoCE after 77 s.
+    /// [`response_timeout`](Self::response_timeout) and [`max_cm_retries`](Self::max_cm_retries) override the rule.
     pub fn deadline(self, deadline: Duration) -> Self {
         self.set(|config| config.deadline = deadline)
     }
 
+    /// Whether and when there is another attempt after one that failed. Default: one more, at once, after reason 10.
+    pub fn retry(self, retry: Retry) -> Self {
+        self.set(|config| config.retry = retry)
+    }
+
     /// How long the peer may think before the REQ is repeated; flight time comes on top. Rounded up to 4.096 us
-    /// times a power of two.
-    ///
-    /// Default: the longest of these times, from 16.8 ms to 4.3 s, with which eight REQs fit the deadline.
+    /// times a power of two. Default: by the rule of [`deadline`](Self::deadline).
     pub fn response_timeout(self, timeout: Duration) -> Self {
         self.set(|config| config.response_timeout = Some(timeout))
     }
 
-    /// How often REQ, REP and DREQ may be repeated, 0..=15. Default: as often as fits the deadline, at least 4.
+    /// How often REQ, REP and DREQ may be repeated, 0..=15. Default: by the rule of [`deadline`](Self::deadline).
     pub fn max_cm_retries(self, retries: u8) -> Self {
         self.set(|config| config.max_cm_retries = Some(retries))
     }
@@ -186,25 +212,44 @@ struct Resolved {
 
 impl ConnectConfig {
     #[expect(clippy::manual_async_fn, reason = "an async function holds what it is given twice")]
-    fn run(self) -> impl Future<Output = Result<Connection, ConnectError>> {
+    fn run(mut self) -> impl Future<Output = Result<Connection, ConnectError>> {
         async move {
             Invalid::more_than_zero("deadline", self.deadline)?;
+            self.retry.check()?;
             let started = now();
             let deadline = started.checked_add(self.deadline);
-            let resolved = before(started, deadline, self.resolve()).await;
-            let resolved = resolved.map_err(|waited| ConnectError::Deadline { waited })??;
-            match self.attempt(&resolved, started, deadline).await {
-                // The peer has closed the old connection by now; this time the queue pair and the ID are new.
-                Err(ConnectError::Rejected(no)) if no.reason == RejReason::STALE_CONNECTION => {
-                    tracing::debug!("the peer holds an older connection: once more");
-                    self.attempt(&resolved, started, deadline).await
+            let mut all = Attempts::default();
+            loop {
+                all.made = all.made.saturating_add(1);
+                let error = match self.attempt(&mut all, started, deadline).await {
+                    Ok(conn) => return Ok(conn),
+                    Err(error) => error,
+                };
+                let now = now();
+                let in_time = |pause: &Duration| match (deadline, now.checked_add(*pause)) {
+                    (Some(deadline), Some(next)) => next < deadline,
+                    (deadline, _) => deadline.is_none(),
+                };
+                let pause = self.retry.pause_after(all.made, &error, || self.jitter()).filter(in_time);
+                let Some(pause) = pause else { return Err(error.of_all(&all, now)) };
+                tracing::debug!(%error, attempts = all.made, ?pause, "once more");
+                if !pause.is_zero() {
+                    tokio::time::sleep(pause).await;
                 }
-                result => result,
             }
         }
     }
 
-    async fn resolve(&self) -> Result<Resolved, ConnectError> {
+    /// A random number, from the HCA's seed so that simulations replay. Without an HCA there is no seed.
+    fn jitter(&self) -> u32 {
+        let hca = match &self.target {
+            Target::Service(path) => Some(path.port().hca()),
+            Target::Ip(_) => self.device.as_ref(),
+        };
+        hca.map_or(u32::MAX, |hca| hca.shared().engine().draw())
+    }
+
+    async fn resolve(&mut self) -> Result<Resolved, ConnectError> {
         match &self.target {
             Target::Service(path) => {
                 let path = path.clone();
@@ -223,6 +268,8 @@ impl ConnectConfig {
                     Some(hca) => hca.clone(),
                     None => default_device::for_route_to(address.ip()).await?,
                 };
+                // Another attempt goes out of the same one.
+                self.device = Some(hca.clone());
                 let path = hca.path_to(Gid::from_ip(address.ip())).await?;
                 let source_port = hca.shared().engine().source_port();
                 let source = SocketAddr::new(path.record().sgid.to_ip(), source_port);
@@ -238,12 +285,15 @@ impl ConnectConfig {
         }
     }
 
+    /// With a queue pair, an ID and a PSN of its own.
     async fn attempt(
-        &self,
-        resolved: &Resolved,
+        &mut self,
+        all: &mut Attempts,
         started: Instant,
         deadline: Option<Instant>,
     ) -> Result<Connection, ConnectError> {
+        let resolved = before(started, deadline, self.resolve()).await;
+        let resolved = resolved.map_err(|waited| ConnectError::Deadline { waited })??;
         let hca = resolved.path.port().hca().clone();
         let shared = Arc::clone(hca.shared());
         let device = shared.device()?;
@@ -251,7 +301,7 @@ impl ConnectConfig {
         let memory = options.memory::<ConnectError>(&shared, device.attr())?;
         let mut connect =
             proto::Connect::new(resolved.path.inner(), resolved.service_id, ibwire::Qpn::default());
-        self.fill(&mut connect, resolved, deadline)?;
+        self.fill(&mut connect, &resolved, deadline)?;
         let init = shared.engine().endpoint.connect_init(&connect)?;
 
         let parked = Arc::<Parked>::default();
@@ -266,7 +316,9 @@ impl ConnectConfig {
         let slot = shared.command(|engine| {
             engine.device()?;
             let (path, service_id) = (connect.path, connect.service_id);
-            let conn = engine.endpoint.connect(now(), connect)?;
+            let now = now();
+            let conn = engine.endpoint.connect(now, connect)?;
+            all.first_sent.get_or_insert(now);
             queues.attach(&shared, conn);
             // Dead or alive: it is the one that was just made.
             let _ = engine.endpoint.set_disconnect_data(conn, options.disconnect_data);
@@ -274,7 +326,7 @@ impl ConnectConfig {
         })?;
         let span = slot.span.clone();
         let handshake = Handshake::new(shared, slot);
-        self.shake_hands(handshake, &*qp, resolved, started, deadline).instrument(span).await
+        self.shake_hands(handshake, &*qp, &resolved, all, started, deadline).instrument(span).await
     }
 
     /// What the REQ says.
@@ -285,7 +337,8 @@ impl ConnectConfig {
         deadline: Option<Instant>,
     ) -> Result<(), ConnectError> {
         let life_time = resolved.path.record().packet_life_time.time_code();
-        let timing = Timing::derive(self.deadline, life_time, self.response_timeout);
+        let left = deadline.map_or(self.deadline, |deadline| deadline.saturating_duration_since(now()));
+        let timing = Timing::derive(left, life_time, self.response_timeout);
         Invalid::at_most("max CM retries", self.max_cm_retries.unwrap_or(0), 15u8)?;
         connect.response_timeout = timing.response_timeout;
         connect.local_response_timeout = timing.local_response_timeout;
@@ -306,10 +359,15 @@ impl ConnectConfig {
         handshake: Handshake,
         qp: &dyn ibdev::QueuePair,
         resolved: &Resolved,
+        all: &mut Attempts,
         started: Instant,
         deadline: Option<Instant>,
     ) -> Result<Connection, ConnectError> {
-        let rep = handshake.reply().await?;
+        let reply = handshake.reply().await;
+        if let Some(effort) = reply.as_ref().map_or_else(End::effort, |(_, effort)| Some(*effort)) {
+            all.add(effort);
+        }
+        let (rep, _) = reply?;
         let shared = Arc::clone(handshake.shared());
         let conn = handshake.slot().handle;
         let Some(attrs) = shared.engine().endpoint.attrs(conn) else { return Err(ended(&handshake)) };
@@ -378,11 +436,11 @@ fn ended(handshake: &Handshake) -> ConnectError {
 impl From<End> for ConnectError {
     fn from(end: End) -> Self {
         match end {
-            End::Rejected(rejection) => Self::Rejected(rejection),
-            End::Timeout(effort) => {
-                Self::Unreachable { sent: effort.sent, waited: effort.waited, busy: effort.busy }
+            End::Rejected(rejection, effort) => Self::Rejected(Box::new(Rejection::new(&rejection, effort))),
+            End::Timeout(Effort { sent, waited, busy }) => {
+                Self::Unreachable { attempts: 1, sent: sent.into(), waited, busy }
             }
-            End::ReplyRefused(reason) => Self::BadReply { reason },
+            End::ReplyRefused(reason, _) => Self::BadReply { reason },
             End::DeviceRemoved => Self::Device(DeviceError::Gone),
             End::Closed => Self::Closed,
             End::Withdrawn | End::Disconnected(_) => Self::Disconnected,

@@ -12,9 +12,9 @@ use ibwire::Qpn;
 use ibwire::mad::{Method, MgmtClass};
 use tokio::time::Sleep;
 
+use crate::backlog::Backlog;
 use crate::clock::now;
 use crate::incoming::Waiting;
-use crate::listener::Backlog;
 use crate::mad_trace::{self, Direction};
 use crate::proto::{ConnHandle, Event, LocalPort};
 use crate::shared::{Counters, Engine, Hungry, Phase, Shared};

@@ -151,7 +151,7 @@ fn ended(end: &End, here: bool) -> Result<Option<Message>, RecvError> {
     match end {
         _ if here => Err(RecvError::Closed),
         End::Disconnected(closed) if closed.how == How::ByPeer => Ok(None),
-        End::Disconnected(_) | End::Rejected(_) => Err(RecvError::Broken(Status::GENERAL_ERR)),
+        End::Disconnected(_) | End::Rejected(..) => Err(RecvError::Broken(Status::GENERAL_ERR)),
         End::DeviceRemoved => Err(RecvError::Gone),
         _ => Err(RecvError::Closed),
     }

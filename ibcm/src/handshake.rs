@@ -14,6 +14,7 @@ use tokio::task::coop::{Unconstrained, unconstrained};
 use tokio::time::Sleep;
 
 use crate::parked::Ticket;
+use crate::proto::Effort;
 use crate::proto::message::Rep;
 use crate::shared::Shared;
 use crate::slot::{End, Slot, SlotState};
@@ -46,8 +47,8 @@ impl Handshake {
         (Arc::clone(&self.shared), slot)
     }
 
-    /// Waits for the REP, or for the end.
-    pub(crate) async fn reply(&self) -> Result<Box<Rep>, End> {
+    /// Waits for the REP, or for the end. With the REP comes what the REQ took.
+    pub(crate) async fn reply(&self) -> Result<(Box<Rep>, Effort), End> {
         self.until(|state| state.reply.take()).await
     }
 

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
+use ibwire::{RejReason, ServiceId};
+
 use crate::accept::Accept;
+use crate::backlog::{Place, Taken};
 use crate::clock::now;
 use crate::peer::Peer;
 use crate::proto::message::{IpHeader, Req};
 use crate::proto::{Reject, Request};
 use crate::shared::Shared;
 use crate::slot::{End, Slot};
-use ibwire::ServiceId;
 
 /// A request in a listener's backlog.
 #[derive(Debug)]
@@ -24,24 +26,25 @@ impl Waiting {
         self.slot.with(shared, |state| state.end.is_none())
     }
 
-    /// Answers with a REJ. A peer that has withdrawn needs none.
-    pub(crate) fn reject(self, shared: &Arc<Shared>, reject: Reject) {
+    /// Answers with a REJ. A peer that has withdrawn needs none; then it is false.
+    pub(crate) fn reject(self, shared: &Arc<Shared>, reject: Reject) -> bool {
         let _span = self.slot.span.enter();
         tracing::debug!(reason = %reject.reason, "rejected");
         let result = shared.command(|engine| engine.endpoint.reject(now(), self.slot.handle, reject));
         if let Err(error) = result {
             tracing::debug!(%error, "no rejection sent");
         }
-        self.slot.end(shared, End::Closed);
+        self.slot.end(shared, if result.is_ok() { End::Closed } else { End::Withdrawn });
+        result.is_ok()
     }
 
-    /// Forgets the request.
-    fn ignore(self, shared: &Arc<Shared>) {
+    /// Forgets the request. False if its peer has withdrawn.
+    fn ignore(self, shared: &Arc<Shared>) -> bool {
         let _span = self.slot.span.enter();
         tracing::debug!("ignored");
-        // Refused only if the peer has withdrawn: then there is nothing to forget.
-        let _ = shared.command(|engine| engine.endpoint.ignore(now(), self.slot.handle));
+        let forgotten = shared.command(|engine| engine.endpoint.ignore(now(), self.slot.handle)).is_ok();
         self.slot.end(shared, End::Closed);
+        forgotten
     }
 }
 
@@ -71,14 +74,14 @@ impl Waiting {
 pub struct IncomingRequest {
     shared: Arc<Shared>,
     /// `None` once it is answered.
-    waiting: Option<Waiting>,
+    held: Option<(Waiting, Place)>,
     peer: Peer,
     service_id: ServiceId,
     ip: Option<IpHeader>,
 }
 
 impl IncomingRequest {
-    pub(crate) fn new(shared: Arc<Shared>, waiting: Waiting, ip: Option<IpHeader>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, Taken { waiting, ip, place }: Taken) -> Self {
         let req = &waiting.request.req;
         let peer = Peer {
             gid: waiting.request.path.record.dgid,
@@ -88,11 +91,12 @@ impl IncomingRequest {
             comm_id: req.local_comm_id,
         };
         let service_id = req.service_id;
-        Self { shared, waiting: Some(waiting), peer, service_id, ip }
+        Self { shared, held: Some((waiting, place)), peer, service_id, ip }
     }
 
     fn waiting(&self) -> &Waiting {
-        self.waiting.as_ref().expect("it is answered only by moving it")
+        let (waiting, _) = self.held.as_ref().expect("it is answered only by moving it");
+        waiting
     }
 
     /// What the peer's program sent along, zero-padded: 92 bytes, or the 56 behind the IP header of a request
@@ -127,30 +131,33 @@ impl IncomingRequest {
 
     /// Accepts: a REP goes out, and the connection is there when the RTU or the peer's first data has come.
     pub fn accept(mut self) -> Accept {
-        let waiting = self.waiting.take().expect("it is answered only by moving it");
-        Accept::new(Arc::clone(&self.shared), waiting, self.peer, self.service_id, self.ip.is_some())
+        let (waiting, place) = self.held.take().expect("it is answered only by moving it");
+        Accept::new(Arc::clone(&self.shared), waiting, place, self.peer, self.service_id, self.ip.is_some())
     }
 
     /// Rejects. The same REJ meets the peer's repetitions for a while. A peer that has withdrawn meanwhile is
     /// told nothing.
     pub fn reject(mut self, reject: impl Into<Reject>) {
-        if let Some(waiting) = self.waiting.take() {
+        if let Some((waiting, _place)) = self.held.take() {
             waiting.reject(&self.shared, reject.into());
         }
     }
 
     /// Answers nothing, as if the request had never come. Its peer repeats it, and then it is a new request.
     pub fn ignore(mut self) {
-        if let Some(waiting) = self.waiting.take() {
-            waiting.ignore(&self.shared);
+        if let Some((waiting, place)) = self.held.take() {
+            match waiting.ignore(&self.shared) {
+                true => place.ignored(),
+                false => place.withdrawn(),
+            }
         }
     }
 }
 
 impl Drop for IncomingRequest {
     fn drop(&mut self) {
-        if let Some(waiting) = self.waiting.take() {
-            waiting.reject(&self.shared, Reject::new(ibwire::RejReason::CONSUMER));
+        if let Some((waiting, _place)) = self.held.take() {
+            waiting.reject(&self.shared, Reject::new(RejReason::CONSUMER));
         }
     }
 }

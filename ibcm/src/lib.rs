@@ -48,6 +48,8 @@ pub mod proto;
 #[cfg(feature = "runtime")]
 mod accept;
 #[cfg(feature = "runtime")]
+mod backlog;
+#[cfg(feature = "runtime")]
 mod builder;
 #[cfg(feature = "runtime")]
 mod clock;
@@ -106,6 +108,8 @@ mod recv;
 #[cfg(feature = "runtime")]
 mod reject;
 #[cfg(feature = "runtime")]
+mod retry;
+#[cfg(feature = "runtime")]
 mod route;
 #[cfg(feature = "runtime")]
 mod shared;
@@ -130,7 +134,7 @@ pub use ibwire::{
     CommId, Gid, Guid, Lid, Mtu, PKey, PathRecord, PrivateData, PrivateDataTooLong, Qpn, RKey, Rate,
     RejReason, ServiceId, TimeCode,
 };
-pub use proto::{Config, Invalid, Limit, Reject, Rejection, Role, Value};
+pub use proto::{Config, Invalid, Limit, Overflow, Reject, Role, Value};
 
 #[cfg(feature = "soft")]
 pub use ibsoft::sim;
@@ -145,7 +149,7 @@ pub use {
     disconnect::Disconnect,
     error::{
         AcceptError, ConnectError, Error, ListenError, OpCause, OpError, OpenError, QpStep, QueryError,
-        RecvError, UnusableDevice,
+        RecvError, Rejection, UnusableDevice,
     },
     hca::Hca,
     incoming::IncomingRequest,
@@ -159,8 +163,9 @@ pub use {
     peer::Peer,
     port::Port,
     recv::Recv,
+    retry::Retry,
     shared_recv::SharedRecv,
     split::{RecvHalf, SendHalf},
-    stats::{ConnectionStats, Stats},
+    stats::{ConnectionStats, ListenerStats, Stats},
     stream::ByteStream,
 };

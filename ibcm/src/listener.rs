@@ -1,25 +1,24 @@
 //! The passive side: a service to which peers connect.
 
-use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures::future::BoxFuture;
-use ibwire::{Gid, RejReason, ServiceId};
+use ibwire::{Gid, ServiceId};
 use pin_project::pin_project;
 use tokio::task::coop::cooperative;
 
+use crate::backlog::Backlog;
 use crate::error::ListenError;
 use crate::hca::Hca;
-use crate::incoming::{IncomingRequest, Waiting};
-use crate::parked::{Parked, Ticket};
-use crate::proto::message::IpHeader;
-use crate::proto::{self, Invalid, ListenerId, Reject};
-use crate::shared::{Counters, Shared, Unavailable};
-use crate::sync::lock;
+use crate::incoming::IncomingRequest;
+use crate::parked::Ticket;
+use crate::proto::{self, Invalid, ListenerId, Overflow};
+use crate::shared::Unavailable;
+use crate::stats::ListenerStats;
 
 /// A service that peers can connect to.
 ///
@@ -78,7 +77,7 @@ impl Listener {
         Bind::new(Target::Ip(address.into()))
     }
 
-    /// The next request.
+    /// The next request, as soon as there is room for it in the [`window`](Bind::window).
     ///
     /// # Errors
     /// [`ListenError::Closed`] or [`ListenError::Device`]: the listener is dead. What one peer does wrong is
@@ -93,7 +92,7 @@ impl Listener {
             self.backlog.pop(self.hca.shared())
         });
         match cooperative(waiting).await {
-            Some((waiting, ip)) => Ok(IncomingRequest::new(Arc::clone(self.hca.shared()), waiting, ip)),
+            Some(taken) => Ok(IncomingRequest::new(Arc::clone(self.hca.shared()), taken)),
             None => Err(self.dead()),
         }
     }
@@ -113,13 +112,34 @@ impl Listener {
 
     fn shut(&self) {
         let shared = self.hca.shared();
-        let known = shared.command(|engine| {
-            engine.endpoint.unlisten(self.id);
-            engine.listeners.remove(&self.id)
-        });
-        if let Some(backlog) = known {
+        if let Some(backlog) = shared.command(|engine| engine.unlisten(self.id)) {
             backlog.close(shared);
         }
+    }
+
+    /// What became of its requests so far.
+    ///
+    /// ```
+    /// # use ibcm::{Connection, Hca, Listener, ServiceId};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (hca, sid) = (Hca::open("soft").await?, ServiceId::new(0x1000_0000_0000_0001));
+    /// # let listener = Listener::bind(sid).device(&hca).await?;
+    /// # let path = hca.path_to(hca.gid()).service_id(sid).await?;
+    /// let dialing = tokio::spawn(async move { Connection::connect(path).await });
+    /// let request = listener.accept().await?;
+    /// assert_eq!(listener.stats().in_window, 1);
+    /// let conn = request.accept().await?;
+    /// assert_eq!((listener.stats().in_window, listener.stats().accepted), (0, 1));
+    /// # dialing.await??;
+    /// # drop(conn);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn stats(&self) -> ListenerStats {
+        let shared = self.hca.shared();
+        let overflowed = shared.engine().endpoint.overflowed_requests(self.id);
+        self.backlog.stats(shared, overflowed)
     }
 
     /// The service ID that it is bound to.
@@ -144,94 +164,6 @@ impl Drop for Listener {
     }
 }
 
-/// Requests that wait to be taken. Its length is bounded by the engine's backlog.
-#[derive(Debug)]
-pub(crate) struct Backlog {
-    service_id: ServiceId,
-    /// Whether requests carry the IP header.
-    by_ip: bool,
-    pub(crate) parked: Arc<Parked>,
-    /// The engine's bound on undecided requests.
-    limit: usize,
-    state: Mutex<BacklogState>,
-}
-
-#[derive(Debug, Default)]
-struct BacklogState {
-    queue: VecDeque<(Waiting, Option<IpHeader>)>,
-    closed: bool,
-}
-
-impl BacklogState {
-    fn take_withdrawn(&mut self, shared: &Shared) -> Vec<Waiting> {
-        let (waiting, withdrawn): (VecDeque<_>, VecDeque<_>) =
-            self.queue.drain(..).partition(|(waiting, _)| waiting.is_undecided(shared));
-        self.queue = waiting;
-        withdrawn.into_iter().map(|(waiting, _)| waiting).collect()
-    }
-}
-
-impl Backlog {
-    /// A request arrived.
-    pub(crate) fn push(&self, shared: &Arc<Shared>, waiting: Waiting) {
-        let ip = match self.by_ip.then(|| IpHeader::split(&waiting.request.req.private_data)) {
-            None => None,
-            Some(Ok((header, _))) => Some(header),
-            Some(Err(error)) => {
-                waiting.slot.span.in_scope(|| tracing::debug!(%error, "request without a proper IP header"));
-                Counters::add(&shared.counters.requests_malformed, 1);
-                return waiting.reject(shared, Reject::new(RejReason::CONSUMER));
-            }
-        };
-        let mut state = lock(&self.state);
-        if state.closed {
-            drop(state);
-            return shared.abort(&waiting.slot);
-        }
-        // Withdrawn requests count no more in the engine, so here they go, too, before they outnumber the others.
-        let withdrawn =
-            if state.queue.len() >= 2 * self.limit { state.take_withdrawn(shared) } else { Vec::new() };
-        state.queue.push_back((waiting, ip));
-        drop(state);
-        Counters::add(&shared.counters.requests_withdrawn, withdrawn.len() as u64);
-        self.parked.wake_all();
-    }
-
-    /// The oldest request that its peer has not withdrawn; `None` when closed.
-    fn pop(&self, shared: &Shared) -> Poll<Option<(Waiting, Option<IpHeader>)>> {
-        let mut withdrawn = Vec::new();
-        let mut state = lock(&self.state);
-        let found = loop {
-            match state.queue.pop_front() {
-                Some((waiting, ip)) => {
-                    if waiting.is_undecided(shared) {
-                        break Poll::Ready(Some((waiting, ip)));
-                    }
-                    withdrawn.push(waiting);
-                }
-                None if state.closed => break Poll::Ready(None),
-                None => break Poll::Pending,
-            }
-        };
-        drop(state);
-        Counters::add(&shared.counters.requests_withdrawn, withdrawn.len() as u64);
-        found
-    }
-
-    /// Rejects what waits and wakes those who wait for more.
-    pub(crate) fn close(&self, shared: &Arc<Shared>) {
-        let queue = {
-            let mut state = lock(&self.state);
-            state.closed = true;
-            std::mem::take(&mut state.queue)
-        };
-        for (waiting, _) in queue {
-            waiting.reject(shared, Reject::new(RejReason::CONSUMER));
-        }
-        self.parked.wake_all();
-    }
-}
-
 /// Where to listen: a builder that is itself the future of the [`Listener`].
 ///
 /// # Cancel safety
@@ -249,7 +181,9 @@ struct BindConfig {
     device: Option<Hca>,
     port: Option<u8>,
     local_gid: Option<Gid>,
+    window: usize,
     backlog: usize,
+    overflow: Overflow,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -260,7 +194,15 @@ enum Target {
 
 impl Bind {
     fn new(target: Target) -> Self {
-        let config = BindConfig { target, device: None, port: None, local_gid: None, backlog: 128 };
+        let config = BindConfig {
+            target,
+            device: None,
+            port: None,
+            local_gid: None,
+            window: 128,
+            backlog: 128,
+            overflow: Overflow::Drop,
+        };
         Self { config: Some(config), run: None }
     }
 
@@ -286,15 +228,30 @@ impl Bind {
         self.set(|config| config.local_gid = Some(gid))
     }
 
-    /// How many requests may be undecided at once, in the program's hands and waiting for it; the next one is
-    /// dropped, and its peer repeats it. At least 1, default 128.
+    /// How many requests the program may have in its hands at once. A request counts from [`Listener::accept`] until it is
+    /// answered or dropped: until the REP of its [`Accept`](crate::Accept) is sent, not until the connection is
+    /// established. With that many, [`Listener::accept`] waits. At least 1, default 128.
+    pub fn window(self, requests: usize) -> Self {
+        self.set(|config| config.window = requests)
+    }
+
+    /// How many requests may wait behind those of the [`window`](Self::window), taken or not, while MRAs keep their peers
+    /// patient. Default 128.
     pub fn backlog(self, requests: usize) -> Self {
         self.set(|config| config.backlog = requests)
+    }
+
+    /// What happens to a request that finds window and backlog full. Default: it is dropped, and its peer repeats it.
+    pub fn overflow(self, overflow: Overflow) -> Self {
+        self.set(|config| config.overflow = overflow)
     }
 }
 
 impl BindConfig {
     async fn run(self) -> Result<Listener, ListenError> {
+        if self.window == 0 {
+            return Err(Invalid::at_least("window", 0, 1).into());
+        }
         let hca = match self.device {
             Some(hca) => hca,
             None => Hca::open_default().await?,
@@ -320,14 +277,10 @@ impl BindConfig {
         let mut listen = proto::Listen::new(service_id);
         listen.port = self.port;
         listen.local_gid = local_gid;
-        listen.backlog = self.backlog;
-        let backlog = Arc::new(Backlog {
-            service_id,
-            by_ip,
-            parked: Arc::default(),
-            limit: self.backlog,
-            state: Mutex::default(),
-        });
+        let limit = self.window.saturating_add(self.backlog);
+        listen.backlog = limit;
+        listen.overflow = self.overflow;
+        let backlog = Backlog::new(service_id, by_ip, self.window, limit, self.overflow);
         let id = hca.shared().command(|engine| {
             engine.device().map_err(ListenError::from)?;
             let id = engine.endpoint.listen(listen).map_err(|error| match error {

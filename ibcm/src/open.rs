@@ -18,7 +18,7 @@ use crate::driver::{Driver, local_port, open_agents};
 use crate::error::OpenError;
 use crate::hca::Hca;
 use crate::proto::{Config, Endpoint, LocalCa};
-use crate::shared::{FIRST_DYNAMIC_PORT, Shared};
+use crate::shared::Shared;
 
 /// How to open an HCA: a builder that is itself the future of the [`Hca`].
 ///
@@ -157,8 +157,7 @@ fn start(
     let ports = (1..=device.attr().ports).map(|port| local_port(&*device, port)).collect::<Result<_, _>>()?;
     let agents = open_agents(&*device)?;
     let endpoint = Endpoint::new(options.config, LocalCa::new(device.attr(), ports), rng.random());
-    let first_source_port = rng.random_range(FIRST_DYNAMIC_PORT..=u16::MAX);
-    let shared = Shared::new(endpoint, Arc::clone(&device), runtime.clone(), first_source_port);
+    let shared = Shared::new(endpoint, Arc::clone(&device), runtime.clone(), rng);
     #[cfg(feature = "soft")]
     if let Some(device) = device.as_any().downcast_ref::<ibsoft::SoftDevice>() {
         let probe: Arc<dyn ibsoft::sim::Probe> = shared.clone();

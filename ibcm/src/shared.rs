@@ -9,12 +9,14 @@ use std::task::{Context, Waker};
 use futures::task::AtomicWaker;
 use ibdev::Device;
 use ibwire::{Qpn, ServiceId};
+use rand::rngs::ChaCha8Rng;
+use rand::{Rng, RngExt};
 use tracing::field::Empty;
 
+use crate::backlog::Backlog;
 use crate::clock::now;
 use crate::data::Queues;
 use crate::keepalive::Keepalives;
-use crate::listener::Backlog;
 use crate::memory::{Memory, Spares};
 use crate::parked::Parked;
 use crate::proto::{ConnHandle, Disconnect, Endpoint, ListenerId, Path};
@@ -67,6 +69,7 @@ pub(crate) struct Engine {
     /// The driver has ended, and nothing of the device is held any more.
     pub(crate) device_closed: bool,
     next_source_port: u16,
+    rng: ChaCha8Rng,
 }
 
 /// How far an HCA is in its life.
@@ -118,7 +121,7 @@ impl Shared {
         endpoint: Endpoint,
         device: Arc<dyn Device>,
         runtime: tokio::runtime::Handle,
-        first_source_port: u16,
+        mut rng: ChaCha8Rng,
     ) -> Arc<Self> {
         Arc::new(Self {
             name: device.attr().name.clone(),
@@ -130,7 +133,8 @@ impl Shared {
                 listeners: BTreeMap::new(),
                 phase: Phase::Open,
                 device_closed: false,
-                next_source_port: first_source_port,
+                next_source_port: rng.random_range(FIRST_DYNAMIC_PORT..=u16::MAX),
+                rng,
             }),
             driver: AtomicWaker::new(),
             commanded: AtomicBool::new(false),
@@ -274,13 +278,11 @@ impl Shared {
             if matches!(engine.phase, Phase::Open | Phase::Unowned) {
                 engine.phase = Phase::Closing;
             }
-            let backlogs: Vec<_> = std::mem::take(&mut engine.listeners).into_iter().collect();
-            for (id, _) in &backlogs {
-                engine.endpoint.unlisten(*id);
-            }
+            let ids: Vec<_> = engine.listeners.keys().copied().collect();
+            let backlogs: Vec<_> = ids.into_iter().filter_map(|id| engine.unlisten(id)).collect();
             (engine.slots.values().cloned().collect::<Vec<_>>(), backlogs)
         });
-        for (_, backlog) in backlogs {
+        for backlog in backlogs {
             backlog.close(self);
         }
         for slot in slots {
@@ -376,6 +378,20 @@ impl Engine {
         slot
     }
 
+    /// Takes no more requests for this listener. What it had not decided is the caller's.
+    pub(crate) fn unlisten(&mut self, id: ListenerId) -> Option<Arc<Backlog>> {
+        let overflowed = self.endpoint.overflowed_requests(id);
+        self.endpoint.unlisten(id);
+        let backlog = self.listeners.remove(&id)?;
+        backlog.keep_overflowed(overflowed.unwrap_or(0));
+        Some(backlog)
+    }
+
+    /// Some random number, from the HCA's seed.
+    pub(crate) fn draw(&mut self) -> u32 {
+        self.rng.next_u32()
+    }
+
     /// A source port for a connection addressed by IP: it only has to differ from those of the connections
     /// beside it.
     pub(crate) fn source_port(&mut self) -> u16 {
@@ -386,7 +402,7 @@ impl Engine {
 }
 
 /// The first of the dynamic ports (RFC 6335).
-pub(crate) const FIRST_DYNAMIC_PORT: u16 = 0xc000;
+const FIRST_DYNAMIC_PORT: u16 = 0xc000;
 
 impl Counters {
     pub(crate) fn add(counter: &AtomicU64, n: u64) {

@@ -28,8 +28,8 @@ pub(crate) struct Slot {
 /// What happened to a connection so far.
 #[derive(Debug, Default)]
 pub(crate) struct SlotState {
-    /// Active side: the REP, until it is taken.
-    pub(crate) reply: Option<Box<Rep>>,
+    /// Active side: the REP and what the REQ took, until it is taken.
+    pub(crate) reply: Option<(Box<Rep>, Effort)>,
     /// Both sides may send.
     pub(crate) established: bool,
     /// How it ended.
@@ -45,13 +45,25 @@ pub(crate) struct SlotState {
 #[derive(Debug, Clone)]
 pub(crate) enum End {
     Withdrawn,
-    Rejected(Box<Rejection>),
-    ReplyRefused(RejReason),
+    /// With what our REQ or REP had taken, unless a REP had come.
+    Rejected(Box<Rejection>, Option<Effort>),
+    ReplyRefused(RejReason, Effort),
     Timeout(Effort),
     Disconnected(Closed),
     DeviceRemoved,
     /// Given up on this side without waiting, or the HCA's driver is gone.
     Closed,
+}
+
+impl End {
+    /// What our REQ or REP had taken, if it was not answered before.
+    pub(crate) const fn effort(&self) -> Option<Effort> {
+        match self {
+            Self::Timeout(effort) | Self::ReplyRefused(_, effort) => Some(*effort),
+            Self::Rejected(_, effort) => *effort,
+            Self::Withdrawn | Self::Disconnected(_) | Self::DeviceRemoved | Self::Closed => None,
+        }
+    }
 }
 
 impl Slot {
@@ -99,9 +111,9 @@ impl Slot {
     pub(crate) fn apply(self: &Arc<Self>, shared: &Arc<Shared>, event: Event) {
         let _span = self.span.enter();
         let end = match event {
-            Event::Reply { rep, .. } => {
+            Event::Reply { rep, effort, .. } => {
                 self.span.record("remote", tracing::field::display(rep.local_comm_id));
-                self.with(shared, |state| state.reply = Some(rep));
+                self.with(shared, |state| state.reply = Some((rep, effort)));
                 self.wake_all(shared);
                 return;
             }
@@ -117,8 +129,8 @@ impl Slot {
             }
             Event::Released { .. } => return self.release(shared),
             Event::Withdrawn { .. } => End::Withdrawn,
-            Event::Rejected { rejection, .. } => End::Rejected(rejection),
-            Event::ReplyRefused { reason, .. } => End::ReplyRefused(reason),
+            Event::Rejected { rejection, effort, .. } => End::Rejected(rejection, effort),
+            Event::ReplyRefused { reason, effort, .. } => End::ReplyRefused(reason, effort),
             Event::Timeout { effort, .. } => End::Timeout(effort),
             Event::Disconnected { cause, .. } => End::Disconnected(Closed::disconnected(&cause)),
             Event::DeviceRemoved { .. } => End::DeviceRemoved,

@@ -75,6 +75,33 @@ pub struct ConnectionStats {
     pub keepalives_sent: u64,
 }
 
+/// What became of the requests that came to a [`Listener`](crate::Listener). `received` is the sum of all others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct ListenerStats {
+    /// REQs, those not counted that repeat one which is being dealt with.
+    pub received: u64,
+    /// In the program's hands now: taken and not answered.
+    pub in_window: u64,
+    /// Waiting now to be taken.
+    pub waiting: u64,
+    /// Accepted: a REP was sent.
+    pub accepted: u64,
+    /// Rejected by the program, or because it dropped the request or the listener.
+    pub rejected: u64,
+    /// Ignored by the program.
+    pub ignored: u64,
+    /// Given up by their peers before they were answered.
+    pub withdrawn: u64,
+    /// Rejected because they lack a proper IP header.
+    pub malformed: u64,
+    /// Dropped because window and backlog were full ([`Overflow::Drop`](crate::Overflow::Drop)). Each repetition
+    /// counts.
+    pub dropped: u64,
+    /// Rejected because window and backlog were full ([`Overflow::Reject`](crate::Overflow::Reject)).
+    pub refused: u64,
+}
+
 impl From<Counters> for ConnectionStats {
     fn from(counters: Counters) -> Self {
         Self {

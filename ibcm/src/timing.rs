@@ -1,4 +1,6 @@
-//! What a REQ tells the peer about time, derived from the deadline.
+//! What a REQ tells the peer about time, derived from what is left of the deadline.
+//!
+//! The rule stands at [`Connect::deadline`](crate::Connect::deadline), for users.
 
 use std::time::Duration;
 
@@ -12,36 +14,31 @@ pub(crate) struct Timing {
     pub(crate) max_cm_retries: u8,
 }
 
+/// How long connecting, and accepting, may take unless the program says otherwise.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
 /// The shortest derived response timeout, 16.8 ms: what a program needs to be scheduled.
 const SHORTEST: u8 = 12;
 /// The longest, 4.3 s: what Linux uses.
 const LONGEST: u8 = 20;
-/// So many REQs shall fit the deadline.
-const ATTEMPTS: u32 = 8;
+/// So many REQs shall fit what is left.
+const REQUESTS: u32 = 8;
 /// The fewest retries that a REQ grants: REP and DREQ are repeated as often, and are not bound to the deadline.
 const FEWEST_RETRIES: u8 = 4;
 /// The most that the field holds.
 const MOST_RETRIES: u8 = 15;
 
 impl Timing {
-    /// Derives what is not given. A packet is under way for `life_time` at most.
-    ///
-    /// The response timeout is the longest with which eight REQs fit the deadline, the retries are as many as
-    /// fit, and this side promises to answer the REP within one period of the REQ.
-    pub(crate) fn derive(
-        deadline: Duration,
-        life_time: TimeCode,
-        response_timeout: Option<Duration>,
-    ) -> Self {
+    /// Derives what is not given. So much is left of the deadline; a packet is under way for `life_time` at most.
+    pub(crate) fn derive(left: Duration, life_time: TimeCode, response_timeout: Option<Duration>) -> Self {
         let period = |code: TimeCode| code.duration() + 2 * life_time.duration();
-        let fits = |code: &TimeCode| period(*code).saturating_mul(ATTEMPTS) <= deadline;
+        let fits = |code: &TimeCode| period(*code).saturating_mul(REQUESTS) <= left;
         let derived = || {
             let codes = (SHORTEST..=LONGEST).rev().map(TimeCode::truncate);
             codes.into_iter().find(fits).unwrap_or(TimeCode::truncate(SHORTEST))
         };
         let response_timeout = response_timeout.map_or_else(derived, TimeCode::at_least);
         let period = period(response_timeout);
-        let retries = deadline.as_nanos().div_ceil(period.as_nanos()) - 1;
+        let retries = left.as_nanos().div_ceil(period.as_nanos()).saturating_sub(1);
         Self {
             response_timeout,
             local_response_timeout: TimeCode::at_least(period),
@@ -66,6 +63,7 @@ mod tests {
         assert_eq!(derive(10, 16), (17, 18, 9));
         assert_eq!(derive(60, 16), (20, 21, 12));
         assert_eq!(derive(600, 16), (20, 21, 15));
+        assert_eq!(derive(0, 16), (12, 18, 4));
         assert_eq!(derive(10, 4), (18, 19, 9));
     }
 

@@ -166,9 +166,9 @@ async fn withdrawn_before_it_was_taken() -> Result {
 /// Requests that come and are withdrawn, with nobody at `accept`, do not pile up.
 #[tokio::test(start_paused = true)]
 async fn withdrawn_again_and_again() -> Result {
-    const BACKLOG: u64 = 4;
+    const LIMIT: u64 = 4;
     let net = Net::new(1).await?;
-    let listener = Listener::bind(SID).device(&net.server).backlog(BACKLOG as usize).await?;
+    let listener = Listener::bind(SID).device(&net.server).window(1).backlog(LIMIT as usize - 1).await?;
     let path = net.client.path_to(net.server.gid()).service_id(SID).await?;
     for _ in 0..50 {
         let connect = Connection::connect(path.clone());
@@ -176,7 +176,7 @@ async fn withdrawn_again_and_again() -> Result {
     }
     tokio::time::sleep(std::time::Duration::from_millis(10)).await; // for the last withdrawal to arrive
     let dropped = net.server.stats().get("requests_withdrawn");
-    assert!(dropped >= Some(50 - 2 * BACKLOG), "{dropped:?}");
+    assert!(dropped >= Some(50 - 2 * LIMIT), "{dropped:?}");
     let connecting = tokio::spawn(Connection::connect(path));
     drop((listener.accept().await?.accept().await?, connecting.await??));
     net.quiet().await

@@ -133,7 +133,8 @@ impl Judge<'_> {
         match error {
             ConnectError::Rejected(rejection) => self.can_be_rejected(call, rejection),
             ConnectError::Unreachable { sent, waited, .. } => {
-                let most = call.max_cm_retries.unwrap_or(15) + 1;
+                // Once more after reason 10.
+                let most = 2 * (u32::from(call.max_cm_retries.unwrap_or(15)) + 1);
                 (1..=most).contains(sent) && *waited <= call.deadline + super::world::SLACK
             }
             ConnectError::Disconnected | ConnectError::Closed => self.was_closed(call.from),

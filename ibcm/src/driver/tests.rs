@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use ibdev::ReceivedMad;
 use ibsoft::sim::Subnet;
 use ibwire::{Gid, Mtu, PKey, PathRecord, Qpn, ServiceId};
+use rand::SeedableRng;
+use rand::rngs::ChaCha8Rng;
 
 use super::*;
 use crate::port::first_gid;
@@ -71,7 +73,7 @@ impl Rig {
         let ports: Vec<_> = (1..=2).map(|port| local_port(&*device, port).unwrap()).collect();
         let endpoint = Endpoint::new(Config::default(), LocalCa::new(device.attr(), ports.clone()), [1; 32]);
         let runtime = tokio::runtime::Handle::current();
-        let shared = Shared::new(endpoint, Arc::clone(&device), runtime, 0xc000);
+        let shared = Shared::new(endpoint, Arc::clone(&device), runtime, ChaCha8Rng::from_seed([1; 32]));
         let wires = [(); 2].map(|()| Arc::<Wire>::default());
         let agent = |wire: &Arc<Wire>| Box::new(Agent(Arc::clone(wire))) as Box<dyn MadAgent>;
         let driver = Driver::new(Arc::clone(&shared), device, wires.iter().map(agent).collect());

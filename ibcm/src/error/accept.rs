@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ibdev::DeviceError;
 
-use super::{QpStep, device_io_kind};
-use crate::proto::{Invalid, Rejection};
+use super::{QpStep, Rejection, device_io_kind};
+use crate::proto::Invalid;
 
 /// Why [`IncomingRequest::accept`](crate::IncomingRequest::accept) failed. It concerns that one peer; the
 /// listener goes on.

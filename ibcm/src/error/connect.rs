@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ibdev::DeviceError;
 use ibwire::RejReason;
 
-use super::{OpenError, QueryError, device_io_kind};
-use crate::proto::{Invalid, Rejection};
+use super::{OpenError, QueryError, Rejection, device_io_kind};
+use crate::proto::{Effort, Invalid};
 
 /// Why [`Connection::connect`](crate::Connection::connect) failed. Groups: the peer said no, nobody answered,
 /// this side could not.
@@ -19,13 +19,20 @@ pub enum ConnectError {
     #[error("the peer rejected the request: {0}")]
     Rejected(Box<Rejection>),
     /// No REP and no REJ came.
-    #[error("no answer to {sent} request{} in {waited:?}{}", if *sent == 1 { "" } else { "s" }, if *busy { ", though the peer said that it is busy" } else { "" })]
+    #[error(
+        "no answer to {sent} request{} in {waited:?}{}{}",
+        if *sent == 1 { "" } else { "s" },
+        if *attempts > 1 { format!(" and {attempts} attempts") } else { String::new() },
+        if *busy { ", though the peer said that it is busy" } else { "" }
+    )]
     Unreachable {
-        /// How many REQs were sent.
-        sent: u8,
-        /// How long was waited.
+        /// How many attempts were made; the last one ended in silence. See [`Retry`](crate::Retry).
+        attempts: u32,
+        /// How many REQs all attempts sent.
+        sent: u32,
+        /// From the first REQ until now, pauses included.
         waited: Duration,
-        /// Whether the peer sent an MRA: it is alive and undecided.
+        /// Whether the peer answered the last attempt with an MRA: it is alive and undecided.
         busy: bool,
     },
     /// The peer accepted and disconnected before the connection was used.
@@ -106,17 +113,48 @@ impl fmt::Display for QpStep {
     }
 }
 
+/// What the attempts of one call did.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Attempts {
+    pub(crate) made: u32,
+    /// REQs.
+    pub(crate) sent: u32,
+    pub(crate) first_sent: Option<Instant>,
+}
+
+impl Attempts {
+    /// What the REQ of one of them took.
+    pub(crate) fn add(&mut self, effort: Effort) {
+        self.sent = self.sent.saturating_add(effort.sent.into());
+    }
+}
+
 impl ConnectError {
-    /// Whether the same call may succeed later: nobody answered, the peer was short of something or still holds
-    /// an old connection, or the port was down.
+    /// Whether the same call may succeed later: nobody answered, the peer was short of queue pairs or of something else
+    /// (reasons 1 and 3) or still holds an old connection (10), or the port is down.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Rejected(no) => {
                 matches!(no.reason, RejReason::NO_QP | RejReason::NO_RESOURCES | RejReason::STALE_CONNECTION)
             }
-            Self::Unreachable { .. } | Self::PortDown { .. } => true,
+            Self::Unreachable { .. } | Self::PortDown { .. } | Self::Path(QueryError::PortDown { .. }) => {
+                true
+            }
             _ => false,
         }
+    }
+
+    /// The error of the last attempt, made that of all.
+    pub(crate) fn of_all(mut self, all: &Attempts, now: Instant) -> Self {
+        let in_all = all.first_sent.map_or(Duration::ZERO, |first| now.saturating_duration_since(first));
+        match &mut self {
+            Self::Rejected(no) => (no.attempts, no.sent, no.waited) = (all.made, all.sent, in_all),
+            Self::Unreachable { attempts, sent, waited, .. } => {
+                (*attempts, *sent, *waited) = (all.made, all.sent, in_all);
+            }
+            _ => {}
+        }
+        self
     }
 
     /// Whether it is this side's affair: no peer was asked, or it was not the peer who failed.

@@ -19,6 +19,14 @@ impl Invalid {
             false => Ok(()),
         }
     }
+
+    /// A time that may not be less than `least`.
+    pub(crate) fn not_less(field: &'static str, time: Duration, least: Duration) -> Result<(), Self> {
+        match time < least {
+            true => Err(Self::new(field, Value::Time(time), Limit::AtLeast(Value::Time(least)))),
+            false => Ok(()),
+        }
+    }
 }
 
 impl From<PrivateDataTooLong> for Invalid {

@@ -11,12 +11,14 @@ mod recv;
 mod rejection;
 
 pub use accept::AcceptError;
+pub(crate) use connect::Attempts;
 pub use connect::{ConnectError, QpStep};
 pub use listen::ListenError;
 pub use op::{OpCause, OpError};
 pub use open::{OpenError, UnusableDevice};
 pub use query::QueryError;
 pub use recv::RecvError;
+pub use rejection::Rejection;
 
 use std::io;
 

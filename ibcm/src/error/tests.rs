@@ -2,27 +2,31 @@
 
 use std::error::Error as _;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use ibwire::PrivateData;
+use ibdev::DeviceError;
+use ibwire::{Gid, PrivateData, RejReason};
 
 use super::*;
+use crate::proto::message::{MessageId, RejectInfo};
 
 #[test]
 fn texts_are_lower_case_without_a_full_stop() {
     let errors = [
-        ConnectError::Unreachable { sent: 9, waited: Duration::from_secs(10), busy: false }.to_string(),
-        ConnectError::Unreachable { sent: 1, waited: Duration::from_secs(1), busy: true }.to_string(),
+        silence(1, 9, 10, false).to_string(),
+        silence(1, 1, 1, true).to_string(),
+        silence(3, 27, 10, false).to_string(),
         AcceptError::Unconfirmed { sent: 1, waited: Duration::from_secs(1) }.to_string(),
     ];
     assert_eq!(errors[0], "no answer to 9 requests in 10s");
     assert_eq!(errors[1], "no answer to 1 request in 1s, though the peer said that it is busy");
-    assert_eq!(errors[2], "no confirmation of 1 reply in 1s");
+    assert_eq!(errors[2], "no answer to 27 requests in 10s and 3 attempts");
+    assert_eq!(errors[3], "no confirmation of 1 reply in 1s");
 }
 
 #[test]
 fn the_source_stays_through_the_conversions() {
-    let error = OpenError::Device { device: "soft".into(), source: ibdev::DeviceError::Gone };
+    let error = OpenError::Device { device: "soft".into(), source: DeviceError::Gone };
     let error = Error::from(ConnectError::from(error));
     let io = io::Error::from(error);
     assert_eq!(io.kind(), io::ErrorKind::NotConnected);
@@ -41,9 +45,62 @@ fn cm_t55_private_data_that_is_too_long_names_value_and_limit() {
 
 #[test]
 fn what_is_worth_a_retry() {
-    let silence = ConnectError::Unreachable { sent: 1, waited: Duration::ZERO, busy: false };
-    assert!(silence.is_retryable() && !silence.is_local());
-    let zero = ConnectError::Invalid(Invalid::at_least("retries", 0, 1));
-    assert!(!zero.is_retryable() && zero.is_local());
-    assert!(ConnectError::PortDown { port: 1 }.is_retryable());
+    let at_the_peer = [
+        (silence(1, 1, 0, false), true),
+        (silence(1, 1, 0, true), true),
+        (rejected(RejReason::NO_QP), true),
+        (rejected(RejReason::NO_RESOURCES), true),
+        (rejected(RejReason::STALE_CONNECTION), true),
+        (rejected(RejReason::TIMEOUT), false),
+        (rejected(RejReason::INVALID_SERVICE_ID), false),
+        (rejected(RejReason::CONSUMER), false),
+        (ConnectError::Disconnected, false),
+        (ConnectError::BadReply { reason: RejReason::NO_RESOURCES }, false),
+    ];
+    for (error, retryable) in at_the_peer {
+        assert_eq!((error.is_retryable(), error.is_local()), (retryable, false), "{error}");
+    }
+    let here = [
+        (ConnectError::PortDown { port: 1 }, true),
+        (ConnectError::Path(QueryError::PortDown { port: 1 }), true),
+        (ConnectError::Path(QueryError::NoPath { dgid: Gid([1; 16]) }), false),
+        (ConnectError::Invalid(Invalid::at_least("retries", 0, 1)), false),
+        (ConnectError::Device(DeviceError::Gone), false),
+        (ConnectError::Qp { step: QpStep::Create, source: DeviceError::Gone }, false),
+        (ConnectError::Deadline { waited: Duration::ZERO }, false),
+        (ConnectError::Closed, false),
+    ];
+    for (error, retryable) in here {
+        assert_eq!((error.is_retryable(), error.is_local()), (retryable, true), "{error}");
+    }
+}
+
+#[test]
+fn the_last_error_tells_of_all_attempts() {
+    let start = Instant::now();
+    let all = Attempts { made: 3, sent: 5, first_sent: Some(start) };
+    let now = start + Duration::from_secs(2);
+    let no = rejected(RejReason::NO_RESOURCES);
+    let text = no.to_string();
+    let all_told = format!("{text}, after 3 attempts and 5 requests in 2s");
+    assert_eq!(no.of_all(&all, now).to_string(), all_told);
+    let silence = silence(1, 2, 1, true).of_all(&all, now);
+    let text = "no answer to 5 requests in 2s and 3 attempts, though the peer said that it is busy";
+    assert_eq!(silence.to_string(), text);
+}
+
+fn silence(attempts: u32, sent: u32, secs: u64, busy: bool) -> ConnectError {
+    ConnectError::Unreachable { attempts, sent, waited: Duration::from_secs(secs), busy }
+}
+
+fn rejected(reason: RejReason) -> ConnectError {
+    ConnectError::Rejected(Box::new(Rejection {
+        reason,
+        message: MessageId::REQ,
+        info: RejectInfo::None,
+        private_data: PrivateData::EMPTY,
+        attempts: 1,
+        sent: 1,
+        waited: Duration::ZERO,
+    }))
 }

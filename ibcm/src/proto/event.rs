@@ -183,9 +183,14 @@ impl Rejection {
 
     /// Whether the application refused: reason 28, or 27 in answer to a REQ, which is Intel's number for it.
     pub fn is_consumer(&self) -> bool {
-        self.reason == RejReason::CONSUMER
-            || self.message == MessageId::REQ && self.reason == RejReason::INSUFFICIENT_RESPONDER_RESOURCES
+        is_consumer(self.message, self.reason)
     }
+}
+
+/// Whether an application refused that message.
+pub(crate) fn is_consumer(message: MessageId, reason: RejReason) -> bool {
+    reason == RejReason::CONSUMER
+        || message == MessageId::REQ && reason == RejReason::INSUFFICIENT_RESPONDER_RESOURCES
 }
 
 /// What was tried before a message was answered or given up.

@@ -46,6 +46,8 @@ pub use config::Config;
 pub use connection::{Role, State};
 pub use endpoint::{ConnHandle, Endpoint, Info, ListenerId};
 pub use error::{CommandError, ConnectError, ListenError};
+#[cfg(feature = "runtime")]
+pub(crate) use event::is_consumer;
 pub use event::{DisconnectCause, Effort, Event, Rejection, Request};
 pub use invalid::{Invalid, Limit, Value};
 pub use local::{LocalCa, LocalPort};
