@@ -64,6 +64,7 @@ pub(crate) const FLOORS: &[Floor] = &[
         run: sans_io,
     },
     Floor { name: "test", about: "unit, property and simulation tests", packages: &[], run: test },
+    Floor { name: "bench", about: "each benchmark runs once", packages: &[], run: bench },
     Floor { name: "doc", about: "examples in the documentation", packages: &[], run: doc },
     Floor {
         name: "rustdoc",
@@ -212,6 +213,11 @@ fn test(context: &Context<'_>) -> Verdict {
         words.extend(["--test", name]);
     }
     context.cases(&words, BUILD)
+}
+
+/// Their numbers mean nothing here; that they run and end does.
+fn bench(context: &Context<'_>) -> Verdict {
+    Verdict::of(context.check(&["test", "--package", "benches", "--benches"]))
 }
 
 fn doc(context: &Context<'_>) -> Verdict {
