@@ -74,7 +74,7 @@ pub(super) struct State {
     pub(super) link: Box<dyn Link>,
     pub(super) waiters: Waiters,
     pub(super) gone: bool,
-    /// The engine was driven silently, and the link has not asked it since.
+    /// The engine has something to send, or a time to come up at, that the link does not know of.
     behind: bool,
     /// The latest time that the engine was given.
     latest: Instant,
@@ -89,7 +89,7 @@ impl State {
 
     /// Lets the link send if it shall, and finds whom to wake and which buffers go home: behind the mutex.
     fn settle(&mut self, now: Instant, sends: bool) -> (Wakes, Vec<Buf>, Option<Arc<dyn Departure>>) {
-        self.behind = !sends;
+        self.behind &= !sends;
         let departure = if self.gone || !sends { None } else { self.link.flush(&mut self.engine, now) };
         while let Some(event) = self.engine.poll_event() {
             self.waiters.event(event, &self.engine);
@@ -161,22 +161,37 @@ impl Core {
         self.at(now, |state, now| (!state.gone).then(|| call(&mut state.engine, now)))
     }
 
-    /// The same, but what the engine has to send waits for the next call. The link sees to it that there is one.
+    /// The same, but what the engine has to send waits for the next call. The link sees to it that there is one, if
+    /// the device [is behind](Self::is_behind).
     pub(crate) fn drive_silently(&self, now: Instant, call: impl FnOnce(&mut Engine, Instant)) -> Option<()> {
+        self.at_silently(now, |state, now| {
+            if state.gone {
+                return None;
+            }
+            let due = state.engine.poll_timeout();
+            call(&mut state.engine, now);
+            state.behind |= state.engine.has_packets() || state.engine.poll_timeout() != due;
+            Some(())
+        })
+    }
+
+    /// Calls the engine at this moment for what makes it send nothing.
+    pub(super) fn with_silently<R>(&self, call: impl FnOnce(&mut State) -> R) -> R {
+        self.at_silently(tokio::time::Instant::now().into_std(), |state, _| call(state))
+    }
+
+    fn at_silently<R>(&self, now: Instant, call: impl FnOnce(&mut State, Instant) -> R) -> R {
         let mut state = self.lock();
-        if state.gone {
-            return None;
-        }
         let now = state.not_before(now);
-        call(&mut state.engine, now);
+        let result = call(&mut state, now);
         let (wakes, homeless, _) = state.settle(now, false);
         drop(state);
         drop(homeless);
         wakes.wake();
-        Some(())
+        result
     }
 
-    /// Whether what the engine has to send may wait for another call.
+    /// Whether the engine has something to send, or a time to come up at, that the link does not know of.
     pub(crate) fn is_behind(&self) -> bool {
         self.lock().behind
     }

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
 use ibdev::{Completion, CompletionQueue};
@@ -15,13 +15,16 @@ use crate::engine::CqId;
 pub(super) struct SoftCq {
     pub core: Arc<Core>,
     pub id: CqId,
-    /// It was empty when it was looked at last, and nobody has begun to wait since.
-    spun: AtomicBool,
+    /// How often in a row it was looked at and empty, while nobody began to wait.
+    spins: AtomicU32,
 }
+
+/// So often may a program look that is about to wait.
+const SPINS: u32 = 8;
 
 impl SoftCq {
     pub(super) const fn new(core: Arc<Core>, id: CqId) -> Self {
-        Self { core, id, spun: AtomicBool::new(false) }
+        Self { core, id, spins: AtomicU32::new(0) }
     }
 }
 
@@ -30,16 +33,16 @@ impl CompletionQueue for SoftCq {
         let poll = |out: &mut Vec<Completion>| self.core.lock().engine.poll_cq(self.id, out, max);
         let count = poll(out);
         if count > 0 {
-            self.spun.store(false, Ordering::Relaxed);
+            self.spins.store(0, Ordering::Relaxed);
             return count;
         }
-        // Who looks again instead of waiting wants it faster than the link's task, which has to be woken, can bring it.
-        let spins = self.spun.swap(true, Ordering::Relaxed);
-        if spins && self.core.take_in() { poll(out) } else { 0 }
+        // Who looks again and again instead of waiting wants it faster than the link's task, which has to be woken first.
+        let spins = self.spins.fetch_add(1, Ordering::Relaxed);
+        if spins >= SPINS && self.core.take_in() { poll(out) } else { 0 }
     }
 
     fn poll_notified(&self, cx: &mut Context<'_>) -> Poll<()> {
-        self.spun.store(false, Ordering::Relaxed);
+        self.spins.store(0, Ordering::Relaxed);
         let mut state = self.core.lock();
         if state.engine.cq_len(self.id) > 0 {
             return Poll::Ready(());

@@ -49,7 +49,11 @@ impl QueuePair for SoftQp {
     }
 
     fn post_recv(&self, work: &mut VecDeque<RecvWr>) -> Result<(), PostError> {
-        self.core.with_live(|state| state.engine.post_recv(self.qpn, work)).unwrap_or(Err(PostError::Gone))
+        // Peers that found no receive ask again by themselves.
+        self.core.with_silently(|state| match state.gone {
+            true => Err(PostError::Gone),
+            false => state.engine.post_recv(self.qpn, work),
+        })
     }
 
     fn last_heard(&self) -> Result<Option<Instant>, DeviceError> {

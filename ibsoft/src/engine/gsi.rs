@@ -152,6 +152,11 @@ impl Gsi {
         Some(Egress { port, net, qpn: Qpn::GSI, len })
     }
 
+    /// Whether a MAD waits to be sent.
+    pub(super) fn has_packets(&self) -> bool {
+        !self.sending.is_empty()
+    }
+
     /// The Q_Key to send: a privileged one stands for the key of QP1 itself.
     const fn own_key(&self, asked: QKey) -> QKey {
         if asked.is_privileged() { QKey::GSI } else { asked }

@@ -480,6 +480,11 @@ impl Engine {
         }
     }
 
+    /// Whether [`poll_transmit`](Self::poll_transmit) may have something to send.
+    pub fn has_packets(&self) -> bool {
+        self.gsi.has_packets() || !self.shared.ready.is_empty()
+    }
+
     /// The next packet of a QP, each in its turn.
     fn poll_ring(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Egress> {
         loop {

@@ -263,9 +263,6 @@ impl UdpLink {
 
 impl Link for UdpLink {
     fn flush(&mut self, engine: &mut Engine, now: Instant) -> Option<Arc<dyn Departure>> {
-        if let Some(capture) = &self.io.capture {
-            capture.flush();
-        }
         let mut signals = self.io.signals();
         let mut starts = false;
         if signals.blocked.is_none() {

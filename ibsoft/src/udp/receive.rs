@@ -64,6 +64,9 @@ impl Receiver {
                 at = end;
             }
         }
+        if let Some(capture) = capture {
+            capture.flush();
+        }
         Ok(Received { datagrams: self.counters.datagrams - before, emptied: received < BATCH_SIZE })
     }
 

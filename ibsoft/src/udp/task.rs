@@ -35,7 +35,12 @@ pub(super) fn run(core: Weak<Core>, io: Arc<Io>, open: watch::Sender<()>) -> imp
         io,
         _open: open,
     };
-    poll_fn(move |cx| task.poll(cx))
+    async move {
+        // Those who were woken come before the task's next turn, also the one whom the runtime is made for.
+        while let Turn::Waits = poll_fn(|cx| task.poll(cx)).await {
+            tokio::task::yield_now().await;
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -54,6 +59,15 @@ struct Task {
     _open: watch::Sender<()>,
 }
 
+/// How the task's turn ends, unless there is nothing to do.
+#[derive(Debug)]
+enum Turn {
+    /// What the engine has to send waits for the next turn, unless somebody sends it with something of his own.
+    Waits,
+    /// It was the last.
+    Last,
+}
+
 /// What came of trying to receive.
 enum Received {
     /// So many datagrams, or an error, which counts as one.
@@ -64,7 +78,7 @@ enum Received {
 }
 
 impl Task {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Turn> {
         let core = self.core.upgrade();
         let closing = {
             let mut signals = self.io.signals();
@@ -73,15 +87,15 @@ impl Task {
             signals.closing
         };
         match (core, self.sockets.upgrade()) {
-            (_, None) => Poll::Ready(()),
-            (_, Some(sockets)) if closing => self.finish(cx, &sockets),
+            (_, None) => Poll::Ready(Turn::Last),
+            (_, Some(sockets)) if closing => self.finish(cx, &sockets).map(|()| Turn::Last),
             (Some(core), Some(sockets)) => self.work(cx, &core, &sockets),
             // The last handle is going this moment.
             (None, Some(_)) => Poll::Pending,
         }
     }
 
-    fn work(&mut self, cx: &mut Context<'_>, core: &Core, sockets: &[RoceSocket]) -> Poll<()> {
+    fn work(&mut self, cx: &mut Context<'_>, core: &Core, sockets: &[RoceSocket]) -> Poll<Turn> {
         core.catch_up();
         let mut budget = BUDGET;
         while budget > 0 {
@@ -97,10 +111,10 @@ impl Task {
                     }
                     Ok(Received::Broken) => {
                         core.remove();
-                        return self.finish(cx, sockets);
+                        return self.finish(cx, sockets).map(|()| Turn::Last);
                     }
                     // The runtime is shutting down.
-                    Err(_) => return Poll::Ready(()),
+                    Err(_) => return Poll::Ready(Turn::Last),
                 }
                 if budget == 0 {
                     break;
@@ -108,11 +122,7 @@ impl Task {
             }
             if !progress {
                 if !self.keep_time(cx, core, sockets) {
-                    // Behind those who were woken.
-                    if core.is_behind() {
-                        cx.waker().wake_by_ref();
-                    }
-                    return Poll::Pending;
+                    return if core.is_behind() { Poll::Ready(Turn::Waits) } else { Poll::Pending };
                 }
                 budget -= 1;
             }
