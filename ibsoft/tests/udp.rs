@@ -95,6 +95,62 @@ async fn a_device_talks_to_itself_over_ipv6() {
     check_pcap(&file, ibwire::icrc::of_ipv6_frame, counter(&a.device, "link_tx_datagrams") * 2);
 }
 
+/// Each message and the acknowledgement of the one before: two packets, one call.
+#[tokio::test]
+async fn an_acknowledgement_leaves_with_the_answer_of_the_program() {
+    const ROUNDS: u64 = 50;
+    let (a, b) = pair(device(23, 1), device(23, 2), Options::default()).await;
+    for end in [&a, &b] {
+        end.post_recv(ROUNDS, 64);
+    }
+    a.post_send(0, b"ping", None);
+    for n in 0..ROUNDS {
+        // The first of them is the receive; what it answers is acknowledged on the way.
+        let expected = if n == 0 { 1 } else { 2 };
+        soon(b.completions(expected)).await;
+        b.post_send(n, b"pong", None);
+        soon(a.completions(2)).await;
+        if n + 1 < ROUNDS {
+            a.post_send(n + 1, b"ping", None);
+        }
+    }
+    let datagrams = counter(&b.device, "link_tx_datagrams");
+    let batches = counter(&b.device, "link_tx_batches");
+    assert_eq!(datagrams, 2 * ROUNDS);
+    assert!(batches < ROUNDS + ROUNDS / 2, "{batches} calls for {datagrams} packets");
+}
+
+/// Nothing here is awaited: the I/O tasks never run.
+#[tokio::test]
+async fn who_polls_again_and_again_receives_by_himself() {
+    let (a, b) = pair(device(24, 1), device(24, 2), Options::default()).await;
+    b.post_recv(1, 65_536);
+    let sent = message(7, 65_536);
+    a.post_send(7, &sent, None);
+    let (mut at_a, mut at_b) = (Vec::new(), Vec::new());
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while at_a.is_empty() || at_b.is_empty() {
+        assert!(std::time::Instant::now() < until);
+        a.cq.poll(&mut at_a, 1);
+        b.cq.poll(&mut at_b, 1);
+    }
+    assert!(at_a[0].status.is_ok() && at_b[0].status.is_ok());
+    assert_eq!(at_b[0].sg[0][..], sent[..]);
+}
+
+#[tokio::test]
+async fn who_polls_and_goes_away_has_acknowledged() {
+    let (a, b) = pair(device(25, 1), device(25, 2), Options::default()).await;
+    b.post_recv(1, 16);
+    a.post_send(7, b"hello", None);
+    let mut at_b = Vec::new();
+    while at_b.is_empty() {
+        b.cq.poll(&mut at_b, 1);
+    }
+    assert!(soon(a.completions(1)).await[0].status.is_ok());
+    assert_eq!(counter(&a.device, "timeouts"), 0);
+}
+
 #[tokio::test]
 async fn a_receiver_that_is_not_ready_delays_the_sender() {
     let (a, b) = pair(device(4, 1), device(4, 2), Options::default()).await;
