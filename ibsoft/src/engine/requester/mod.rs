@@ -32,8 +32,8 @@ enum Wait {
     /// An acknowledgement or a response. The timeout is the attribute each time, it does not back off: the time after
     /// which a dead peer is noticed stays what the two attributes say.
     Ack(Instant),
-    /// The time that a receiver-not-ready NAK asked for; nothing is sent meanwhile.
-    Rnr(Instant),
+    /// The time that a receiver-not-ready NAK for this PSN asked for; nothing is sent meanwhile.
+    Rnr(Instant, Psn),
 }
 
 /// PSNs stand in this order: `una`, `next`, `sent`, all modulo 2^24 and within the windows.
@@ -150,7 +150,7 @@ impl Requester {
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.wait {
             Wait::Nothing => None,
-            Wait::Ack(at) | Wait::Rnr(at) => Some(at),
+            Wait::Ack(at) | Wait::Rnr(at, _) => Some(at),
         }
     }
 
@@ -158,8 +158,13 @@ impl Requester {
         self.wait = self.timeout.map_or(Wait::Nothing, |timeout| Wait::Ack(now + timeout));
     }
 
-    /// `una` has moved by so many packets. All patience is renewed.
+    /// `una` has moved by so many packets. All patience is renewed. A receiver that was not ready is waited for all the
+    /// same, unless it has taken what it refused.
     fn progress(&mut self, now: Instant, packets: u32) {
+        let rnr = match self.wait {
+            Wait::Rnr(_, psn) if self.una.distance(psn) <= 0 => Some(self.wait),
+            _ => None,
+        };
         self.window.grow(packets);
         self.retries = self.retry_count;
         self.rnr_retries = self.rnr_retry;
@@ -170,7 +175,9 @@ impl Requester {
         if self.next.distance(self.una) < 0 {
             self.rewind();
         }
-        if self.next == self.una && self.refused.is_none() {
+        if let Some(rnr) = rnr {
+            self.wait = rnr;
+        } else if self.next == self.una && self.refused.is_none() {
             self.wait = Wait::Nothing;
         } else {
             self.restart_timer(now);
@@ -212,8 +219,16 @@ impl Requester {
         Ok(())
     }
 
-    fn handle_rnr(&mut self, now: Instant, timer: RnrTimer, shared: &mut Shared) -> Result<(), Status> {
-        if matches!(self.wait, Wait::Rnr(_)) {
+    /// The peer has no receive for the packet with this PSN. It is there, though: the retries for a peer that says nothing
+    /// are renewed.
+    fn handle_rnr(
+        &mut self,
+        now: Instant,
+        psn: Psn,
+        timer: RnrTimer,
+        shared: &mut Shared,
+    ) -> Result<(), Status> {
+        if matches!(self.wait, Wait::Rnr(..)) {
             shared.counters.drop_repeated_nak += 1;
             return Ok(());
         }
@@ -221,8 +236,9 @@ impl Requester {
         if self.rnr_retry != RNR_FOR_EVER {
             self.rnr_retries = self.rnr_retries.checked_sub(1).ok_or(Status::RNR_RETRY_EXC_ERR)?;
         }
+        self.retries = self.retry_count;
         self.rewind();
-        self.wait = Wait::Rnr(now + timer.duration());
+        self.wait = Wait::Rnr(now + timer.duration(), psn);
         Ok(())
     }
 
@@ -238,7 +254,7 @@ impl Requester {
                 self.restart_from = self.una;
                 self.retry()
             }
-            Wait::Rnr(at) if at <= now => {
+            Wait::Rnr(at, _) if at <= now => {
                 self.wait = Wait::Nothing;
                 Ok(())
             }

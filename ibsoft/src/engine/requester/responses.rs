@@ -101,11 +101,11 @@ impl Requester {
             }
             SyndromeKind::Rnr(timer) => {
                 self.acknowledge(now, psn, side, shared);
-                return self.handle_rnr(now, timer, shared);
+                return self.handle_rnr(now, psn, timer, shared);
             }
             SyndromeKind::Nak(NakCode::PSN_SEQUENCE_ERROR) => {
                 self.acknowledge(now, psn, side, shared);
-                if self.nak_seen || matches!(self.wait, Wait::Rnr(_)) {
+                if self.nak_seen || matches!(self.wait, Wait::Rnr(..)) {
                     shared.counters.drop_repeated_nak += 1;
                 } else {
                     shared.counters.sequence_naks_received += 1;
@@ -151,7 +151,7 @@ impl Requester {
     /// it is sent again. It costs no retry, because progress or a timeout has to come before the next time. False if it is
     /// about to happen anyway, or too soon.
     fn restart_at_gap(&mut self, shared: &mut Shared) -> bool {
-        let waits = self.next == self.una || self.refused.is_some() || matches!(self.wait, Wait::Rnr(_));
+        let waits = self.next == self.una || self.refused.is_some() || matches!(self.wait, Wait::Rnr(..));
         if waits || self.restart_from.distance(self.una) > 0 {
             return false;
         }

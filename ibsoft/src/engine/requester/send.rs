@@ -15,7 +15,8 @@ impl Requester {
         let (place, index) = self.at;
         let Some((work, message)) = self.messages.get(place) else { return false };
         let in_flight = self.next.distance(self.una) as u32 - self.reading;
-        if matches!(self.wait, Wait::Rnr(_)) || self.refused.is_some() || in_flight >= self.window.packets() {
+        if matches!(self.wait, Wait::Rnr(..)) || self.refused.is_some() || in_flight >= self.window.packets()
+        {
             return false;
         }
         let starts = index == 0;

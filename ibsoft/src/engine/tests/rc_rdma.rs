@@ -115,6 +115,33 @@ fn hca_t38_a_lost_response_is_asked_for_again() {
     }
 }
 
+/// The answer to what lies before it is no reason to send earlier to a receiver that is not ready.
+#[test]
+fn a_response_does_not_end_the_wait_for_a_receiver() {
+    Dut::new().run(
+        "get 1 len=1500
+         D > RDMA_READ_REQUEST 5000 A=1 len=0 va=0 dma=1500
+         send 2
+         D > SEND_ONLY 5002 A=1 len=16
+         P > RNR 26 5002
+         P > RDMA_READ_RESPONSE_FIRST 5000 len=1024 at=0
+         P > RDMA_READ_RESPONSE_LAST 5001 len=476 at=1024
+         D : read 1 SUCCESS len=1500
+         wait 81.919999ms
+         wait 0.000001ms
+         D > SEND_ONLY 5002 A=1 len=16
+         P > RNR 26 5002
+         wait 1ms
+         P > ACK 5002
+         D : send 2 SUCCESS
+         send 3
+         D > SEND_ONLY 5003 A=1 len=16
+         P > ACK 5003
+         D : send 3 SUCCESS
+         wait 10s",
+    );
+}
+
 #[test]
 fn what_is_lost_twice_waits_for_the_timeout() {
     for last in ["LAST", "ONLY"] {

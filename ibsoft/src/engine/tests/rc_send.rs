@@ -254,6 +254,28 @@ fn rnr_retries_are_counted_and_seven_is_for_ever() {
     Dut::new().run(&format!("{start}{}", again.repeat(100)));
 }
 
+/// A peer that is not ready is there: losses meanwhile do not add up to a peer that is not.
+#[test]
+fn a_receiver_that_is_not_ready_renews_the_retries() {
+    let again = "wait 67.108864ms
+         D > SEND_ONLY 5000 A=1 len=16
+         P > RNR 1 5000
+         wait 0.01ms
+         D > SEND_ONLY 5000 A=1 len=16
+         ";
+    Dut::with(|_, rts| rts.retry_count = 1).run(&format!(
+        "send 1
+         D > SEND_ONLY 5000 A=1 len=16
+         {}
+         wait 67.108864ms
+         D > SEND_ONLY 5000 A=1 len=16
+         wait 67.108864ms
+         D : send 1 RETRY_EXC_ERR
+         D ! QpError",
+        again.repeat(3)
+    ));
+}
+
 #[test]
 fn hca_t37_fatal_naks() {
     for (syndrome, status) in [(0x61, "REM_INV_REQ_ERR"), (0x62, "REM_ACCESS_ERR"), (0x63, "REM_OP_ERR")] {
