@@ -120,17 +120,17 @@ impl Placement {
         } else {
             len <= mtu
         };
-        let left = match self.message {
-            Some(Message::Write { reth, placed }) => Some((reth.len - placed) as usize),
-            _ => packet.reth().map(|reth| reth.len as usize),
+        let (left, placed) = match self.message {
+            Some(Message::Write { reth, placed }) => (Some((reth.len - placed) as usize), placed as usize),
+            Some(Message::Send { placed }) => (None, placed),
+            None => (packet.reth().map(|reth| reth.len as usize), 0),
         };
-        let fits_message = match left {
-            Some(left) if opcode.is_first() || opcode.is_middle() => {
-                mtu < left && left <= max_message as usize
-            }
-            Some(left) => len == left,
-            None => true,
-        };
+        let fits_message = placed + left.unwrap_or(len) <= max_message as usize
+            && match left {
+                Some(left) if opcode.is_first() || opcode.is_middle() => mtu < left,
+                Some(left) => len == left,
+                None => true,
+            };
         if fits_mtu && fits_message { Ok(()) } else { Err(Refusal::Length) }
     }
 

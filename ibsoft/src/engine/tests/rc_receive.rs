@@ -228,6 +228,25 @@ fn hca_t26_message_longer_than_the_receive() {
 }
 
 #[test]
+fn message_longer_than_there_are() {
+    let longest = |engine: &mut Engine, _: &mut QpCreate| engine.shared.device.max_message = 3000;
+    for (last, answer) in [(952, "ACK 1002 MSN=1"), (953, "NAK 0x61 1002 MSN=0")] {
+        let mut dut = Dut::made(longest, Access::all(), |_, _| {}).receives(1, 4096);
+        let done = match last {
+            952 => "D : recv 0 SUCCESS len=3000\nD ! CommEstablished",
+            _ => "D : recv 0 WR_FLUSH_ERR\nD ! CommEstablished\nD ! QpRequestError\ncount drop_length 1",
+        };
+        dut.run(&format!(
+            "P > SEND_FIRST 1000 len=1024 A=0
+             P > SEND_MIDDLE 1001 len=1024 A=0
+             P > SEND_LAST 1002 len={last}
+             D > {answer}
+             {done}"
+        ));
+    }
+}
+
+#[test]
 fn hca_t28_data_before_rts() {
     let mut dut = Dut::in_rtr(|_, _| {}).receives(4, 4096);
     dut.run(
