@@ -61,6 +61,9 @@ pub(super) struct Requester {
     wait: Wait,
     /// Whether a sequence NAK for `una` was acted on. The responder sends one; copies of it change nothing.
     nak_seen: bool,
+    /// How often the peer had no receive for `una`, up to two: from then on one packet asks whether it has one now, because
+    /// a reader that is slow for long is not to be sent everything again and again.
+    not_ready: u8,
     /// What `una` has to reach before it is acted on that a response is missing. Without reordering the first response
     /// behind a gap shows it at once, but with it everything looks like a gap: so at least half of what is asked for again
     /// has to arrive, or a timeout to pass, before the next time.
@@ -93,6 +96,7 @@ impl Requester {
             unasked: 0,
             wait: Wait::Nothing,
             nak_seen: false,
+            not_ready: 0,
             restart_from: psn,
             refused: None,
             retries: 0,
@@ -169,6 +173,7 @@ impl Requester {
         self.retries = self.retry_count;
         self.rnr_retries = self.rnr_retry;
         self.nak_seen = false;
+        self.not_ready = 0;
         if self.restart_from.distance(self.una) < 0 {
             self.restart_from = self.una;
         }
@@ -238,6 +243,7 @@ impl Requester {
         }
         self.retries = self.retry_count;
         self.rewind();
+        self.not_ready = (self.not_ready + 1).min(2);
         self.wait = Wait::Rnr(now + timer.duration(), psn);
         Ok(())
     }

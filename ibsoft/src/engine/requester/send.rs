@@ -10,13 +10,18 @@ use crate::engine::peer::Peer;
 use crate::engine::shared::Shared;
 
 impl Requester {
+    /// Whether single packets ask if the peer has a receive by now.
+    const fn is_asking(&self) -> bool {
+        self.not_ready > 1
+    }
+
     /// Whether a packet may go out now: any, or with `draining` only what belongs to messages that were started.
     pub(in crate::engine) fn can_send(&self, draining: bool) -> bool {
         let (place, index) = self.at;
         let Some((work, message)) = self.messages.get(place) else { return false };
         let in_flight = self.next.distance(self.una) as u32 - self.reading;
-        if matches!(self.wait, Wait::Rnr(..)) || self.refused.is_some() || in_flight >= self.window.packets()
-        {
+        let most = if self.is_asking() { 1 } else { self.window.packets() };
+        if matches!(self.wait, Wait::Rnr(..)) || self.refused.is_some() || in_flight >= most {
             return false;
         }
         let starts = index == 0;
@@ -47,7 +52,8 @@ impl Requester {
         let segment = self.cut.segment(message, index);
         let has_result = message.request.has_result();
         self.unasked += 1;
-        let ack_req = segment.last || has_result || 2 * self.unasked >= self.window.packets();
+        let ack_req =
+            segment.last || has_result || self.is_asking() || 2 * self.unasked >= self.window.packets();
         if ack_req {
             self.unasked = 0;
         }

@@ -231,6 +231,29 @@ fn hca_t34_t35_the_receiver_is_not_ready() {
     }
 }
 
+/// From the second time on one packet asks; the others follow when it has arrived.
+#[test]
+fn a_receiver_that_is_not_ready_for_long_is_asked_with_one_packet() {
+    let asked = "P > RNR 1 5000\nwait 0.01ms\nD > SEND_ONLY 5000 A=1 len=16\n".repeat(5);
+    Dut::new().run(&format!(
+        "{THREE}
+         P > RNR 1 5000
+         wait 0.01ms
+         D > SEND_ONLY 5000 A=1 len=16
+         D > SEND_ONLY 5001 A=1 len=16
+         D > SEND_ONLY 5002 A=1 len=16
+         {asked}
+         P > ACK 5000
+         D : send 1 SUCCESS
+         D > SEND_ONLY 5001 A=1 len=16
+         D > SEND_ONLY 5002 A=1 len=16
+         P > RNR 1 5001
+         wait 0.01ms
+         D > SEND_ONLY 5001 A=1 len=16
+         D > SEND_ONLY 5002 A=1 len=16"
+    ));
+}
+
 #[test]
 fn hca_t36_no_patience() {
     Dut::with(|_, rts| rts.rnr_retry = 0).run(
