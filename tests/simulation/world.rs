@@ -302,8 +302,8 @@ impl World {
     }
 
     async fn listen(self: &Arc<Self>, host: usize) -> Result<(), ibcm::ListenError> {
-        let backlog = self.plan.hosts[host].backlog;
-        let listener = Listener::bind(SERVICE).device(&self.hca(host)).backlog(backlog).await?;
+        let (hca, undecided) = (self.hca(host), self.plan.hosts[host].backlog);
+        let listener = Listener::bind(SERVICE).device(&hca).window(undecided).backlog(0).await?;
         let world = Arc::clone(self);
         self.spawn(format!("{LISTENER} of {}", self.name(host)), world.serve(host, listener));
         Ok(())
