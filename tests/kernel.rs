@@ -97,7 +97,8 @@ fn kernel_and_us() -> Vec<Case> {
         Case::new("rping_calls_us_with_long_pings", "rping_calls_us.sh", &["10.77.0.2", "65000"]).limit(120),
         Case::new("we_call_rping_with_long_pings", "we_call_rping.sh", &["10.77.0.1", "65000"]).limit(120),
     ];
-    cases.chain(long).collect()
+    let link = [Case::new("link_goes_down", "link_goes_down.sh", &["10.77.0.1", "fd77::1"])];
+    cases.chain(long).chain(link).collect()
 }
 
 /// Queue pairs that are brought up by hand: pyverbs on rxe0 at one end, the software HCA at the other.

@@ -74,6 +74,9 @@ struct Talk {
     /// We send nothing at all.
     #[arg(long)]
     silent: bool,
+    /// Milliseconds after which we ask whether the peer is there. We wait until we have asked three times.
+    #[arg(long)]
+    keepalive: Option<u64>,
     /// The peer is the one to disconnect; else we do, and it has to confirm.
     #[arg(long)]
     until_closed: bool,
@@ -116,6 +119,9 @@ async fn call(talk: Talk, response_timeout: Option<u8>, wait_for: Option<PathBuf
             let code = TimeCode::new(code).ok_or("a time code has 5 bits")?;
             connect = connect.response_timeout(code.duration());
         }
+        if let Some(period) = talk.keepalive {
+            connect = connect.keepalive(Duration::from_millis(period));
+        }
         connecting.spawn(connect);
     }
     let mut connections = Vec::new();
@@ -148,7 +154,11 @@ async fn serve(talk: Talk) -> Result<(), Error> {
     for _ in 0..talk.connections {
         let request = listener.accept().await?;
         talking.spawn(async move {
-            let connection = request.accept().deadline(DEADLINE).await?;
+            let mut accept = request.accept().deadline(DEADLINE);
+            if let Some(period) = talk.keepalive {
+                accept = accept.keepalive(Duration::from_millis(period));
+            }
+            let connection = accept.await?;
             println!("established");
             talk.on(connection).await
         });
@@ -176,6 +186,12 @@ impl Talk {
             }
         }
         println!("received {}", self.messages);
+        if self.keepalive.is_some() {
+            while connection.stats().keepalives_sent < 3 {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            println!("kept alive");
+        }
         if !self.first && !self.silent {
             match self.send(&connection, &message).await {
                 // Its acknowledgement got lost, then the peer disconnected. Whether it had all, its own status tells.

@@ -15,8 +15,8 @@ use ibdev::{
 };
 use ibwire::{PKey, Qpn};
 
-/// Another device with other attributes, whose allocations take 10 ms, and fail as often as they are told to, and whose
-/// queue pairs do not tell when they have heard their peers.
+/// Another device with other attributes, whose slow calls take 10 ms, whose allocations fail as often as they are told to,
+/// and whose queue pairs do not tell when they have heard their peers.
 #[derive(Debug, Clone)]
 pub struct Odd(Arc<Parts>);
 
@@ -43,6 +43,10 @@ impl Odd {
     pub fn fail_next(&self) {
         self.0.outcomes.lock().expect("no panic").push_back(Err(DeviceError::Unsupported { what: "memory" }));
     }
+}
+
+async fn slow() {
+    tokio::time::sleep(Duration::from_millis(10)).await;
 }
 
 #[derive(Debug)]
@@ -75,6 +79,7 @@ impl Device for Odd {
     }
 
     async fn create_cq(&self, capacity: u32) -> Result<Arc<dyn CompletionQueue>, DeviceError> {
+        slow().await;
         self.0.device.create_cq(capacity).await
     }
 
@@ -83,6 +88,7 @@ impl Device for Odd {
     }
 
     async fn create_domain(&self) -> Result<Arc<dyn ProtectionDomain>, DeviceError> {
+        slow().await;
         Ok(Arc::new(OddDomain(self.0.device.create_domain().await?, self.clone())))
     }
 
@@ -105,6 +111,7 @@ impl QueuePair for OddQp {
     }
 
     async fn modify(&self, transition: Transition) -> Result<(), DeviceError> {
+        slow().await;
         self.0.modify(transition).await
     }
 
@@ -120,25 +127,29 @@ impl QueuePair for OddQp {
 #[async_trait]
 impl ProtectionDomain for OddDomain {
     async fn create_qp(&self, spec: QpSpec) -> Result<Arc<dyn QueuePair>, DeviceError> {
+        slow().await;
         Ok(Arc::new(OddQp(self.0.create_qp(spec).await?)))
     }
 
     async fn create_srq(&self, wr: u32, sge: u32) -> Result<Arc<dyn SharedReceiveQueue>, DeviceError> {
+        slow().await;
         self.0.create_srq(wr, sge).await
     }
 
     async fn create_ah(&self, av: AddressVector) -> Result<Arc<dyn AddressHandle>, DeviceError> {
+        slow().await;
         self.0.create_ah(av).await
     }
 
     async fn alloc(&self, count: usize, len: usize) -> Result<Vec<Buf>, DeviceError> {
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        slow().await;
         let outcome = self.1.0.outcomes.lock().expect("no panic").pop_front();
         outcome.unwrap_or(Ok(()))?;
         self.0.alloc(count, len).await
     }
 
     async fn register(&self, memory: SharedMemory, access: Access) -> Result<Region, DeviceError> {
+        slow().await;
         self.0.register(memory, access).await
     }
 

@@ -46,6 +46,15 @@ packets_were_lost() {
   grep -q 'dropped [1-9]' wire
 }
 
+# link_up: what `ip link set veth0 down` has taken away is there again.
+link_up() {
+  ip link set veth0 up
+  ip address replace fd77::1/64 dev veth0 nodad
+  for peer in 10.77.0.2 fd77::2; do
+    ip neighbour replace $peer lladdr 02:00:00:00:00:02 dev veth0 nud permanent
+  done
+}
+
 # cut_wire: nothing arrives any more, in either direction.
 cut_wire() {
   tc qdisc replace dev veth0 root netem loss 100%
