@@ -91,7 +91,10 @@ async fn run(args: Args) -> Result {
         Some(device) => Hca::open(device.as_str()).await?,
         None => Hca::open_default().await?,
     };
-    let result = act(&hca, args).await;
+    let result = tokio::select! {
+        result = act(&hca, args) => result,
+        _ = tokio::signal::ctrl_c() => Ok(()),
+    };
     // So that the other end is told, however it went.
     _ = tokio::time::timeout(Duration::from_secs(5), hca.close()).await;
     result
@@ -103,10 +106,7 @@ async fn act(hca: &Hca, args: Args) -> Result {
             let listener = Listener::bind_ip(address).device(hca).await?;
             println!("listening on {address}");
             loop {
-                let request = tokio::select! {
-                    request = listener.accept() => request?,
-                    _ = tokio::signal::ctrl_c() => break,
-                };
+                let request = listener.accept().await?;
                 let served = serve(hca, request, size as usize, args.verbose).await;
                 match served {
                     Err(error) if persistent => println!("server: {}", chain(&*error)),

@@ -49,6 +49,29 @@ fn rping_serves_rping() -> Result {
     Ok(())
 }
 
+/// Also while a client is there, which is told.
+#[test]
+fn rping_ends_when_it_is_interrupted() -> Result {
+    let mut server = example("rping")?
+        .args(["serve", "0.0.0.0:7176", "--device", "soft:127.0.21.1", "--persistent", "--verbose"])
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut lines = BufReader::new(server.stdout.take().ok_or("no output")?).lines();
+    assert_eq!(lines.next().ok_or("the server ended")??, "listening on 0.0.0.0:7176");
+    let client = example("rping")?
+        .args(["connect", "127.0.21.1:7176", "--device", "soft:127.0.21.2", "--count", "100000000"])
+        .stderr(Stdio::piped())
+        .spawn()?;
+    assert!(lines.next().ok_or("the server ended")??.starts_with("server: ping data"));
+    let drain = std::thread::spawn(move || lines.count());
+    let interrupt = Command::new("kill").args(["-INT", &server.id().to_string()]).status()?;
+    assert!(interrupt.success() && server.wait()?.success());
+    let left = client.wait_with_output()?;
+    assert!(!left.status.success() && !left.stderr.is_empty());
+    drain.join().map_err(|_| "reading failed")?;
+    Ok(())
+}
+
 #[test]
 fn a_key_value_store() -> Result {
     let text = output(&mut example("kv")?)?;
