@@ -174,3 +174,20 @@ fn refusal(error: io::Error, port: u16) -> DeviceError {
         _ => DeviceError::os("opening a RoCEv2 socket", error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_say_who_holds_it_or_what_is_needed() {
+        let text = |kind: io::ErrorKind, port| refusal(kind.into(), port).to_string();
+        let forbidden = text(io::ErrorKind::PermissionDenied, 4791);
+        assert!(forbidden.starts_with("permission denied: binding a UDP socket (a sandbox"), "{forbidden}");
+        let taken = text(io::ErrorKind::AddrInUse, 4791);
+        assert!(taken.starts_with("UDP port 4791 is taken: rdma_rxe holds it"), "{taken}");
+        let taken = text(io::ErrorKind::AddrInUse, 5000);
+        assert!(taken.starts_with("the UDP port is taken: another process"), "{taken}");
+        assert!(!taken.contains("rdma_rxe"), "{taken}");
+    }
+}
