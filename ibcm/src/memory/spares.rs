@@ -21,11 +21,11 @@ struct Stock {
     bytes: usize,
 }
 
-/// The most memory that one HCA keeps: the default buffers of a thousand connections.
+/// The most memory that is kept for one protection domain: the default buffers of a thousand connections.
 const MAX_BYTES: usize = 64 << 20;
 
 impl Spares {
-    /// Keeps buffers that the HCA's device has made, as far as there is room. They have no homes, and their whole
+    /// Keeps buffers that the domain has made, as far as there is room. They have no homes, and their whole
     /// capacity is free.
     pub(crate) fn keep(&self, bufs: impl IntoIterator<Item = Buf>) {
         let mut stock = lock(&self.stock);
