@@ -40,7 +40,14 @@ impl Pair {
 
     /// Closes both ends. Returns what went wrong meanwhile, as counted.
     pub(crate) fn close(&self, ends: &Ends) -> String {
-        let names = ["established", "resent", "timeouts", "disconnect_timeouts", "stale", "refused_requests"];
+        let names = [
+            "established",
+            "resent",
+            "handshake_timeouts",
+            "disconnect_timeouts",
+            "stale",
+            "refused_requests",
+        ];
         let [client, server] = [&self.client, &self.server].map(|hca| {
             let stats = hca.stats();
             let count = |name| format!("{name} {}", stats.get(name).unwrap_or(0));

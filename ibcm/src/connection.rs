@@ -7,6 +7,7 @@ use crate::closed::Closed;
 use crate::disconnect::Disconnect;
 use crate::error::{OpError, RecvError};
 use crate::established::{Established, Parts};
+use crate::events::ConnectionEvents;
 use crate::handshake::Handshake;
 use crate::message::Message;
 use crate::peer::Peer;
@@ -162,5 +163,10 @@ impl Connection {
     /// What has gone over it so far.
     pub fn stats(&self) -> ConnectionStats {
         self.held.stats()
+    }
+
+    /// What happened to it, and happens, besides its end.
+    pub fn events(&self) -> ConnectionEvents {
+        ConnectionEvents::new(&self.held.slot().events)
     }
 }

@@ -14,6 +14,7 @@ use tokio::time::Sleep;
 
 use crate::backlog::Backlog;
 use crate::clock::now;
+use crate::events::HcaEvent;
 use crate::incoming::Waiting;
 use crate::mad_trace::{self, Direction};
 use crate::proto::{ConnHandle, Event, LocalPort};
@@ -117,14 +118,9 @@ impl Driver {
             tracing::debug!(hca = %self.shared.name, ?event, "device event");
             match event {
                 DeviceEvent::CommEstablished(qpn) => self.shared.comm_established(qpn),
-                DeviceEvent::PortUp(port) | DeviceEvent::PortDown(port) | DeviceEvent::GidChange(port) => {
-                    match local_port(&*self.device, port) {
-                        Ok(port) => self.shared.engine().endpoint.update_port(port),
-                        Err(error) => {
-                            tracing::warn!(hca = %self.shared.name, port, %error, "port not readable");
-                        }
-                    }
-                }
+                DeviceEvent::PortUp(port) => self.port_event(port, HcaEvent::PortUp { port }),
+                DeviceEvent::PortDown(port) => self.port_event(port, HcaEvent::PortDown { port }),
+                DeviceEvent::GidChange(port) => self.port_event(port, HcaEvent::GidChange { port }),
                 DeviceEvent::QpError(qpn) | DeviceEvent::QpRequestError(qpn) => {
                     self.qp_error(qpn, Status::GENERAL_ERR);
                 }
@@ -141,6 +137,17 @@ impl Driver {
         busy
     }
 
+    /// A port is not what it was.
+    fn port_event(&self, port: u8, event: HcaEvent) {
+        match local_port(&*self.device, port) {
+            Ok(port) => self.shared.engine().endpoint.update_port(port),
+            Err(error) => {
+                tracing::warn!(hca = %self.shared.name, port, %error, "port not readable");
+            }
+        }
+        self.shared.events.push(event);
+    }
+
     /// A queue pair has gone to the error state by itself.
     fn qp_error(&self, qpn: Qpn, status: Status) {
         if let Some(slot) = self.shared.slot_of_qp(qpn) {
@@ -150,11 +157,18 @@ impl Driver {
 
     /// The device was removed.
     fn gone(&mut self) {
+        if self.gone {
+            return;
+        }
         self.gone = true;
         self.close_agents();
-        let mut engine = self.shared.engine();
-        engine.phase = Phase::Gone;
-        engine.endpoint.device_removed();
+        {
+            let mut engine = self.shared.engine();
+            engine.phase = Phase::Gone;
+            engine.endpoint.device_removed();
+        }
+        self.shared.events.push(HcaEvent::Removed);
+        self.shared.events.end();
     }
 
     /// What the ports still have to send is lost.

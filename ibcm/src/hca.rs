@@ -7,6 +7,7 @@ use ibwire::Gid;
 
 use crate::device_spec::DeviceSpec;
 use crate::error::Error;
+use crate::events::HcaEvents;
 use crate::handshake;
 use crate::open::Open;
 use crate::path::{Origin, PathBuilder};
@@ -137,7 +138,30 @@ impl Hca {
             (engine.endpoint.stats(), engine.raw_device().cloned())
         };
         let device = device.map(|device| device.counters()).unwrap_or_default();
-        Stats::new(cm, shared.counters.named(), device)
+        Stats { cm, hca: shared.counters.snapshot(), device }
+    }
+
+    /// What happens to it from now on: ports going down and up, changes of their GIDs.
+    ///
+    /// ```
+    /// # use ibcm::{Hca, HcaEvent, sim::Subnet};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use futures::StreamExt;
+    /// # let net = Subnet::star(["here", "there"]).await?;
+    /// # let hca = Hca::open(net.device("here")).await?;
+    /// let mut events = hca.events();
+    /// # net.link_down("here");
+    /// if let Some(HcaEvent::PortDown { port }) = events.next().await {
+    ///     println!("port {port} is down");
+    /// }
+    /// # net.link_up("here");
+    /// # assert_eq!(events.next().await, Some(HcaEvent::PortUp { port: 1 }));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn events(&self) -> HcaEvents {
+        HcaEvents::new(&self.shared().events, None)
     }
 
     /// Waits until no request, connection or TimeWait is left. Listeners may stay.

@@ -74,6 +74,8 @@ mod error;
 #[cfg(feature = "runtime")]
 mod established;
 #[cfg(feature = "runtime")]
+mod events;
+#[cfg(feature = "runtime")]
 mod handshake;
 #[cfg(feature = "runtime")]
 mod hca;
@@ -151,6 +153,7 @@ pub use {
         AcceptError, ConnectError, Error, ListenError, OpCause, OpError, OpenError, QpStep, QueryError,
         RecvError, Rejection, UnusableDevice,
     },
+    events::{ConnectionEvent, ConnectionEvents, HcaEvent, HcaEvents},
     hca::Hca,
     incoming::IncomingRequest,
     listener::{Bind, Listener},
@@ -166,6 +169,6 @@ pub use {
     retry::Retry,
     shared_recv::SharedRecv,
     split::{RecvHalf, SendHalf},
-    stats::{ConnectionStats, ListenerStats, Stats},
+    stats::{ConnectionStats, HcaStats, ListenerStats, Stats},
     stream::ByteStream,
 };

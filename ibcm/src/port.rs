@@ -5,6 +5,7 @@ use std::fmt;
 use ibdev::{GidKind, PortState};
 use ibwire::{Gid, Lid};
 
+use crate::events::HcaEvents;
 use crate::hca::Hca;
 use crate::path::{Origin, PathBuilder};
 use crate::proto::LocalPort;
@@ -52,6 +53,11 @@ impl Port {
     /// Finds a path from this port to the port with this GID.
     pub fn path_to(&self, dgid: Gid) -> PathBuilder {
         PathBuilder::new(Origin::Port(self.clone()), dgid)
+    }
+
+    /// What happens to it from now on.
+    pub fn events(&self) -> HcaEvents {
+        HcaEvents::new(&self.hca.shared().events, Some(self.number))
     }
 
     fn local(&self) -> Option<LocalPort> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Waker};
 
@@ -16,12 +16,14 @@ use tracing::field::Empty;
 use crate::backlog::Backlog;
 use crate::clock::now;
 use crate::data::Queues;
+use crate::events::{HcaEvent, History};
 use crate::keepalive::Keepalives;
 use crate::memory::{Memory, Spares};
 use crate::parked::Parked;
 use crate::proto::{ConnHandle, Disconnect, Endpoint, ListenerId, Path};
 use crate::shared_recv::SharedQueue;
 use crate::slot::{End, Slot};
+pub(crate) use crate::stats::Counters;
 use crate::sync::lock;
 
 /// One open HCA: the engine under its mutex, and what belongs to its connections.
@@ -45,6 +47,7 @@ pub(crate) struct Shared {
     pub(crate) keepalives: Keepalives,
     /// Who waits for the HCA to be idle or closed.
     pub(crate) parked: Arc<Parked>,
+    pub(crate) events: Arc<History<HcaEvent>>,
     pub(crate) counters: Arc<Counters>,
     /// Buffers for new connections in the device's common domain.
     spares: Arc<Spares>,
@@ -86,29 +89,6 @@ pub(crate) enum Phase {
     Gone,
 }
 
-/// Counters of the shell.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) messages_sent: AtomicU64,
-    pub(crate) bytes_sent: AtomicU64,
-    pub(crate) messages_received: AtomicU64,
-    pub(crate) bytes_received: AtomicU64,
-    pub(crate) messages_unread: AtomicU64,
-    pub(crate) writes: AtomicU64,
-    pub(crate) bytes_written: AtomicU64,
-    pub(crate) reads: AtomicU64,
-    pub(crate) bytes_read: AtomicU64,
-    pub(crate) atomics: AtomicU64,
-    pub(crate) operations_failed: AtomicU64,
-    pub(crate) keepalives_sent: AtomicU64,
-    pub(crate) connections_silent: AtomicU64,
-    pub(crate) shared_receives_exhausted: AtomicU64,
-    pub(crate) requests_withdrawn: AtomicU64,
-    pub(crate) requests_malformed: AtomicU64,
-    /// MADs that were under way to a port when the device or the driver ended.
-    pub(crate) mads_unsent: AtomicU64,
-}
-
 /// Why a device cannot be used now.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Unavailable {
@@ -142,6 +122,7 @@ impl Shared {
             shared_recvs: Mutex::default(),
             keepalives: Keepalives::default(),
             parked: Arc::default(),
+            events: Arc::default(),
             counters: Arc::default(),
             spares: Arc::default(),
         })
@@ -317,6 +298,7 @@ impl Shared {
             backlog.close(self);
         }
         self.parked.wake_all();
+        self.events.end();
         let device_closed = DeviceClosed(Arc::clone(self));
         if let Some(device) = device {
             self.begin(async move {
@@ -403,35 +385,6 @@ impl Engine {
 
 /// The first of the dynamic ports (RFC 6335).
 const FIRST_DYNAMIC_PORT: u16 = 0xc000;
-
-impl Counters {
-    pub(crate) fn add(counter: &AtomicU64, n: u64) {
-        counter.fetch_add(n, Ordering::Relaxed);
-    }
-
-    pub(crate) fn named(&self) -> [(&'static str, u64); 17] {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        [
-            ("messages_sent", read(&self.messages_sent)),
-            ("bytes_sent", read(&self.bytes_sent)),
-            ("messages_received", read(&self.messages_received)),
-            ("bytes_received", read(&self.bytes_received)),
-            ("messages_unread", read(&self.messages_unread)),
-            ("writes", read(&self.writes)),
-            ("bytes_written", read(&self.bytes_written)),
-            ("reads", read(&self.reads)),
-            ("bytes_read", read(&self.bytes_read)),
-            ("atomics", read(&self.atomics)),
-            ("operations_failed", read(&self.operations_failed)),
-            ("keepalives_sent", read(&self.keepalives_sent)),
-            ("connections_silent", read(&self.connections_silent)),
-            ("shared_receives_exhausted", read(&self.shared_receives_exhausted)),
-            ("requests_withdrawn", read(&self.requests_withdrawn)),
-            ("requests_malformed", read(&self.requests_malformed)),
-            ("mads_unsent", read(&self.mads_unsent)),
-        ]
-    }
-}
 
 #[cfg(feature = "soft")]
 impl ibsoft::sim::Probe for Shared {

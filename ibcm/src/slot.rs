@@ -8,6 +8,7 @@ use tracing::Span;
 
 use crate::closed::Closed;
 use crate::data::{News, Queues};
+use crate::events::{ConnectionEvent, History};
 use crate::parked::Parked;
 use crate::proto::message::Rep;
 use crate::proto::{ConnHandle, Disconnect, Effort, Event, Rejection};
@@ -22,6 +23,7 @@ pub(crate) struct Slot {
     pub(crate) handle: ConnHandle,
     pub(crate) parked: Arc<Parked>,
     pub(crate) span: Span,
+    pub(crate) events: Arc<History<ConnectionEvent>>,
     state: Mutex<SlotState>,
 }
 
@@ -70,7 +72,7 @@ impl Slot {
     pub(crate) fn new(handle: ConnHandle, span: Span, data: Option<(Arc<Parked>, Queues)>) -> Arc<Self> {
         let (parked, queues) = data.unzip();
         let state = Mutex::new(SlotState { queues, ..SlotState::default() });
-        Arc::new(Self { handle, parked: parked.unwrap_or_default(), span, state })
+        Arc::new(Self { handle, parked: parked.unwrap_or_default(), span, events: Arc::default(), state })
     }
 
     /// Looks at the state or changes it, then tells others what the completions that were seen meanwhile mean
@@ -123,8 +125,9 @@ impl Slot {
                 self.wake_all(shared);
                 return;
             }
-            Event::Busy { mra, .. } => {
+            Event::Busy { mra, until, .. } => {
                 tracing::debug!(service_timeout = %mra.service_timeout, "the peer asks for patience");
+                self.events.push(ConnectionEvent::PeerBusy { until });
                 return;
             }
             Event::Released { .. } => return self.release(shared),
@@ -149,6 +152,7 @@ impl Slot {
             qp
         });
         shared.keepalives.stop(self.handle);
+        self.events.end();
         self.wake_all(shared);
         let Some(qp) = qp else { return };
         let (hca, slot, shared) = (shared, Arc::clone(self), Arc::clone(shared));
@@ -190,6 +194,7 @@ impl Slot {
         });
         drop(device_side);
         shared.keepalives.stop(self.handle);
+        self.events.end();
         self.wake_all(shared);
     }
 }

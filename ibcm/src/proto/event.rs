@@ -1,6 +1,6 @@
 //! What an endpoint reports.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ibdev::MadSource;
 use ibwire::{PrivateData, RejReason};
@@ -51,6 +51,8 @@ pub enum Event {
         conn: ConnHandle,
         /// What it said.
         mra: Box<Mra>,
+        /// Until when its answer is waited for, unless it says so again.
+        until: Instant,
     },
     /// Final: the request withdrew before it was accepted or rejected.
     Withdrawn {

@@ -37,7 +37,7 @@ stats! {
     /// Connections established, both sides.
     established,
     /// REQs and REPs that were never answered.
-    timeouts,
+    handshake_timeouts,
     /// DREQs that were never answered.
     disconnect_timeouts,
     /// Rejections received.

@@ -16,6 +16,7 @@ use self::writing::Writing;
 use crate::closed::Closed;
 use crate::connection::Connection;
 use crate::established::{Established, OnDrop};
+use crate::events::ConnectionEvents;
 use crate::peer::Peer;
 use crate::proto::{Invalid, Role};
 use crate::stats::ConnectionStats;
@@ -149,6 +150,11 @@ impl ByteStream {
     /// What has gone over the connection so far.
     pub fn stats(&self) -> ConnectionStats {
         self.conn.stats()
+    }
+
+    /// What happened to the connection, and happens, besides its end.
+    pub fn events(&self) -> ConnectionEvents {
+        ConnectionEvents::new(&self.conn.slot().events)
     }
 }
 

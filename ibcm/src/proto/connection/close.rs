@@ -165,7 +165,7 @@ impl Connection {
                 self.disconnected(core, now, DisconnectCause::Timeout(effort));
             }
             State::ReqSent | State::ReqMraRcvd => {
-                core.stats.timeouts += 1;
+                core.stats.handshake_timeouts += 1;
                 if effort.sent > 0 {
                     self.reject_timeout(core, now);
                 }
@@ -173,7 +173,7 @@ impl Connection {
                 self.release(core);
             }
             _ => {
-                core.stats.timeouts += 1;
+                core.stats.handshake_timeouts += 1;
                 let ari = RejectInfo::CaGuid(core.ca.node_guid).encode();
                 let rej = self.rej(RejReason::TIMEOUT, ari, PrivateData::EMPTY);
                 self.send_rej(core, rej);

@@ -358,7 +358,7 @@ impl Connection {
             self.set_state(core, next);
         }
         if first {
-            self.report(core, Event::Busy { conn: self.handle, mra: Box::new(mra.clone()) });
+            self.report(core, Event::Busy { conn: self.handle, mra: Box::new(mra.clone()), until: due });
         }
     }
 

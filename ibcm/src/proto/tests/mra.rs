@@ -40,8 +40,9 @@ fn of_the_request() {
     let mra = mra_to(&net, &req, CommId(0x77), id, MessageId::REQ, 20);
     net.deliver(&mra);
     net.assert_state(A, a, State::ReqMraRcvd);
-    let Event::Busy { conn, mra: told } = net.event(A) else { panic!() };
+    let Event::Busy { conn, mra: told, until } = net.event(A) else { panic!() };
     assert_eq!((conn, told.private_data.trimmed()), (a, &b"busy"[..]));
+    assert_eq!(until, net.now + time(20) + time(16));
     // The ID in it is not the peer's yet: REP and REJ are authoritative.
     assert_eq!(net.ep(A).info(a).unwrap().remote_comm_id, CommId::NONE);
 
