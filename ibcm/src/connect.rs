@@ -70,6 +70,7 @@ struct ConnectConfig {
 #[derive(Debug, Clone)]
 enum Target {
     Service(ServicePath),
+    Peer(Hca, Gid, ServiceId),
     Ip(SocketAddr),
 }
 
@@ -106,6 +107,13 @@ impl Connection {
     }
 }
 
+impl Connect<92> {
+    /// Connects to a peer to whom each attempt finds the path itself.
+    pub(crate) fn to_peer(hca: &Hca, gid: Gid, service_id: ServiceId) -> Self {
+        Self::new(Target::Peer(hca.clone(), gid, service_id))
+    }
+}
+
 impl<const N: usize> Connect<N> {
     fn new(target: Target) -> Self {
         let config = ConnectConfig {
@@ -121,6 +129,17 @@ impl<const N: usize> Connect<N> {
             retry_count: 7,
         };
         Self { config: Some(config), run: None }
+    }
+
+    /// Runs it within what is left of a common deadline, and adds what it does to `all`.
+    pub(crate) async fn go_on(
+        self,
+        left: Option<Duration>,
+        all: &mut Attempts,
+    ) -> Result<Connection, ConnectError> {
+        let mut config = self.config.expect("not polled: it could not have been moved since");
+        config.deadline = left.map_or(config.deadline, |left| left.min(config.deadline));
+        config.run(all).await
     }
 
     fn set(mut self, f: impl FnOnce(&mut ConnectConfig)) -> Self {
@@ -153,7 +172,8 @@ impl<const N: usize> Connect<N> {
     ///
     /// What the REQ of an attempt tells the peer about time follows from what is left of the deadline then, and from the
     /// life time of a packet on the path. One period, from one REQ to the next, is the response timeout and two life
-    /// times.
+    /// times, and by chance up to half a response timeout more: so that those who asked together, and found the peer's
+    /// backlog full, do not ask again together.
     /// - Response timeout: the longest of 4.096 us times 2^n, n from 12 to 20, with which eight periods fit what is left;
     ///   the shortest if they don't with any.
     /// - Max CM retries: as many as begin within what is left, at least 4, at most 15. The peer repeats its REP as often,
@@ -170,6 +190,9 @@ impl<const N: usize> Connect<N> {
     /// | 60 s | 4.29 s (20) | 4.83 s | 12 | 8.59 s (21) |
     ///
     /// So a silent peer is given up at the deadline, or before if sixteen REQs are over sooner, on RoCE after 77 s.
+    /// An attempt that another one may follow, by [`retry`](Self::retry), is timed as if 20 s were left when it is more:
+    /// its response timeout is 1.07 s (18) at most. That keeps the waits short for a peer with many at its door, and 60 s
+    /// bring two attempts or three instead of thirteen REQs far apart.
     /// [`response_timeout`](Self::response_timeout) and [`max_cm_retries`](Self::max_cm_retries) override the rule.
     pub fn deadline(self, deadline: Duration) -> Self {
         self.set(|config| config.deadline = deadline)
@@ -212,16 +235,20 @@ struct Resolved {
 
 impl ConnectConfig {
     #[expect(clippy::manual_async_fn, reason = "an async function holds what it is given twice")]
-    fn run(mut self) -> impl Future<Output = Result<Connection, ConnectError>> {
+    fn run_alone(self) -> impl Future<Output = Result<Connection, ConnectError>> {
+        async move { self.run(&mut Attempts::default()).await }
+    }
+
+    #[expect(clippy::manual_async_fn, reason = "an async function holds what it is given twice")]
+    fn run(mut self, all: &mut Attempts) -> impl Future<Output = Result<Connection, ConnectError>> {
         async move {
             Invalid::more_than_zero("deadline", self.deadline)?;
             self.retry.check()?;
             let started = now();
             let deadline = started.checked_add(self.deadline);
-            let mut all = Attempts::default();
             loop {
                 all.made = all.made.saturating_add(1);
-                let error = match self.attempt(&mut all, started, deadline).await {
+                let error = match self.attempt(all, started, deadline).await {
                     Ok(conn) => return Ok(conn),
                     Err(error) => error,
                 };
@@ -231,7 +258,7 @@ impl ConnectConfig {
                     (deadline, _) => deadline.is_none(),
                 };
                 let pause = self.retry.pause_after(all.made, &error, || self.jitter()).filter(in_time);
-                let Some(pause) = pause else { return Err(error.of_all(&all, now)) };
+                let Some(pause) = pause else { return Err(error.of_all(all, now)) };
                 tracing::debug!(%error, attempts = all.made, ?pause, "once more");
                 if !pause.is_zero() {
                     tokio::time::sleep(pause).await;
@@ -244,6 +271,7 @@ impl ConnectConfig {
     fn jitter(&self) -> u32 {
         let hca = match &self.target {
             Target::Service(path) => Some(path.port().hca()),
+            Target::Peer(hca, ..) => Some(hca),
             Target::Ip(_) => self.device.as_ref(),
         };
         hca.map_or(u32::MAX, |hca| hca.shared().engine().draw())
@@ -262,6 +290,11 @@ impl ConnectConfig {
                 }
                 let private_data = PrivateData::from_area(self.private_data);
                 Ok(Resolved { service_id: path.service_id(), path: path.into_path(), private_data })
+            }
+            Target::Peer(hca, gid, service_id) => {
+                let path = hca.path_to(*gid).await?;
+                let private_data = PrivateData::from_area(self.private_data);
+                Ok(Resolved { service_id: *service_id, path, private_data })
             }
             Target::Ip(address) => {
                 let hca = match &self.device {
@@ -301,7 +334,7 @@ impl ConnectConfig {
         let memory = options.memory::<ConnectError>(&shared, device.attr())?;
         let mut connect =
             proto::Connect::new(resolved.path.inner(), resolved.service_id, ibwire::Qpn::default());
-        self.fill(&mut connect, &resolved, deadline)?;
+        self.fill(&mut connect, &resolved, all.made, deadline)?;
         let init = shared.engine().endpoint.connect_init(&connect)?;
 
         let parked = Arc::<Parked>::default();
@@ -334,14 +367,17 @@ impl ConnectConfig {
         &self,
         connect: &mut proto::Connect,
         resolved: &Resolved,
+        made: u32,
         deadline: Option<Instant>,
     ) -> Result<(), ConnectError> {
         let life_time = resolved.path.record().packet_life_time.time_code();
         let left = deadline.map_or(self.deadline, |deadline| deadline.saturating_duration_since(now()));
+        let left = self.retry.attempt_time(made, left);
         let timing = Timing::derive(left, life_time, self.response_timeout);
         Invalid::at_most("max CM retries", self.max_cm_retries.unwrap_or(0), 15u8)?;
         connect.response_timeout = timing.response_timeout;
         connect.local_response_timeout = timing.local_response_timeout;
+        connect.jitter = timing.jitter;
         connect.max_cm_retries = self.max_cm_retries.unwrap_or(timing.max_cm_retries);
         connect.retry_count = self.retry_count;
         connect.rnr_retry_count = self.options.rnr_retry_count;
@@ -483,7 +519,7 @@ impl<const N: usize> Future for Connect<N> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        crate::builder::poll(this.config, this.run, ConnectConfig::run, cx)
+        crate::builder::poll(this.config, this.run, ConnectConfig::run_alone, cx)
     }
 }
 

@@ -58,6 +58,8 @@ mod closed;
 #[cfg(feature = "runtime")]
 mod connect;
 #[cfg(feature = "runtime")]
+mod connect_all;
+#[cfg(feature = "runtime")]
 mod connection;
 #[cfg(feature = "runtime")]
 mod data;
@@ -146,6 +148,7 @@ pub use {
     accept::Accept,
     closed::{Closed, How},
     connect::Connect,
+    connect_all::{Attempt, ConnectAll, Progress},
     connection::Connection,
     device_spec::{DeviceSpec, ParseDeviceError},
     disconnect::Disconnect,

@@ -56,6 +56,9 @@ enum When {
     Custom(Arc<dyn Fn(&ConnectError) -> bool + Send + Sync>),
 }
 
+/// What is timed for an attempt that another one may follow, at most: waits between its REQs stay short then.
+const LONGEST_ATTEMPT: Duration = Duration::from_secs(20);
+
 impl Retry {
     /// Any number of attempts, as long as [`ConnectError::is_retryable`] says so, with pauses between them that double from
     /// 20 ms to 2 s. Each pause is random between half of that and the whole, so that peers which failed together do not
@@ -105,6 +108,12 @@ impl Retry {
         }
         Invalid::more_than_zero("the first pause", self.first_pause)?;
         Invalid::not_less("the longest pause", self.longest_pause, self.first_pause)
+    }
+
+    /// The time that the attempt with this number, counted from 1, has of what is left.
+    pub(crate) fn attempt_time(&self, number: u32, left: Duration) -> Duration {
+        let is_last = number >= self.attempts || matches!(self.when, When::Stale);
+        if is_last { left } else { left.min(LONGEST_ATTEMPT) }
     }
 
     /// How long to wait before the next attempt after `made` of them, the last with this error; `None` if there is none.
@@ -192,6 +201,21 @@ mod tests {
         let twice = Retry::backoff().when(|error| matches!(error, ConnectError::Closed));
         assert!(twice.pause_after(1, &ConnectError::Closed, || 0).is_some());
         assert_eq!(twice.pause_after(1, &DOWN, || 0), None);
+    }
+
+    #[test]
+    fn only_the_last_attempt_takes_all_that_is_left() {
+        let secs = Duration::from_secs;
+        let twice = Retry::backoff().attempts(2);
+        for (retry, number, left, has) in [
+            (&twice, 1, 60, 20),
+            (&twice, 1, 12, 12),
+            (&twice, 2, 60, 60),
+            (&Retry::never(), 1, 60, 60),
+            (&Retry::default(), 1, 60, 60),
+        ] {
+            assert_eq!(retry.attempt_time(number, secs(left)), secs(has), "{retry:?}");
+        }
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub(crate) struct Timing {
     pub(crate) response_timeout: TimeCode,
     pub(crate) local_response_timeout: TimeCode,
     pub(crate) max_cm_retries: u8,
+    /// Up to so much longer is each wait for an answer to the REQ.
+    pub(crate) jitter: Duration,
 }
 
 /// How long connecting, and accepting, may take unless the program says otherwise.
@@ -43,6 +45,7 @@ impl Timing {
             response_timeout,
             local_response_timeout: TimeCode::at_least(period),
             max_cm_retries: u8::try_from(retries).unwrap_or(u8::MAX).clamp(FEWEST_RETRIES, MOST_RETRIES),
+            jitter: response_timeout.duration() / 2,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What an endpoint is told to do.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ibwire::{Gid, PrivateData, Qpn, RejReason, ServiceId, TimeCode};
 
@@ -69,6 +69,9 @@ pub struct Connect {
     pub local_response_timeout: TimeCode,
     /// How often REQ, REP and DREQ may be re-sent, 0..=15. Default 15.
     pub max_cm_retries: u8,
+    /// Up to so much longer is each wait for an answer to the REQ, by chance, so that many who ask together and find the
+    /// peer's backlog full do not come back together. Default zero: exact periods.
+    pub jitter: Duration,
     /// Our QP uses a shared receive queue.
     pub srq: bool,
     /// Our receive queue returns end-to-end credits.
@@ -95,6 +98,7 @@ impl Connect {
             response_timeout: TimeCode::truncate(20),
             local_response_timeout: TimeCode::truncate(20),
             max_cm_retries: 15,
+            jitter: Duration::ZERO,
             srq: false,
             end_to_end_flow_control: false,
             private_data: PrivateData::EMPTY,

@@ -11,6 +11,8 @@ use super::event::Effort;
 pub(super) struct Patience {
     /// From one transmission to the next.
     pub(super) period: Duration,
+    /// Up to so much longer is each wait for an answer, by chance.
+    pub(super) jitter: Duration,
     /// Transmissions after the first.
     pub(super) max_retries: u8,
     /// The longest wait that one MRA can bring.
@@ -26,7 +28,7 @@ impl Patience {
     /// none: a peer that sends them for ever is given up.
     fn longest(&self) -> Duration {
         let periods = u32::from(self.max_retries) + 1;
-        self.period.max(self.max_mra_wait).saturating_mul(periods).min(self.max_time)
+        (self.period + self.jitter).max(self.max_mra_wait).saturating_mul(periods).min(self.max_time)
     }
 }
 
@@ -85,12 +87,17 @@ impl Exchanges {
 }
 
 impl Exchange {
-    /// Hands the message out; the answer is due at the returned instant.
+    /// Hands the message out; the answer is due at the returned instant. `draw` gives a random number.
     #[inline]
-    pub(super) fn transmit(&mut self, now: Instant) -> ([u8; MAD_LEN], Instant) {
+    pub(super) fn transmit(&mut self, now: Instant, draw: impl FnOnce() -> u32) -> ([u8; MAD_LEN], Instant) {
         self.sent += 1;
         self.first_sent.get_or_insert(now);
-        (self.mad, self.bounded(now + self.patience.period))
+        let Patience { period, jitter, .. } = self.patience;
+        let longer = match jitter {
+            Duration::ZERO => Duration::ZERO,
+            jitter => jitter.mul_f64(f64::from(draw()) / f64::from(u32::MAX)),
+        };
+        (self.mad, self.bounded(now + period + longer))
     }
 
     /// The message once more for a peer that repeated its own; it changes nothing here. `None` if it was never sent.
@@ -151,6 +158,7 @@ mod tests {
     fn exchange(deadline: Option<Instant>) -> Box<Exchange> {
         let patience = Patience {
             period: SECOND,
+            jitter: Duration::ZERO,
             max_retries: 2,
             max_mra_wait: 60 * SECOND,
             max_time: Duration::MAX,
@@ -166,7 +174,7 @@ mod tests {
         for n in 0..3 {
             let now = start + n * SECOND;
             assert!(!exchange.is_exhausted(now));
-            assert_eq!(exchange.transmit(now).1, now + SECOND);
+            assert_eq!(exchange.transmit(now, || 7).1, now + SECOND);
         }
         assert!(exchange.is_exhausted(start + 3 * SECOND));
         let effort = exchange.effort(start + 3 * SECOND);
@@ -176,11 +184,22 @@ mod tests {
     #[test]
     fn cm_t42_an_mra_is_capped_and_counts_once() {
         let (start, mut exchange) = (Instant::now(), exchange(None));
-        exchange.transmit(start);
+        exchange.transmit(start, || 0);
         assert_eq!(exchange.extend(start, 8796 * SECOND), start + 60 * SECOND);
         let now = start + 60 * SECOND;
         assert!(!exchange.is_exhausted(now));
-        assert_eq!(exchange.transmit(now).1, now + SECOND);
+        assert_eq!(exchange.transmit(now, || 0).1, now + SECOND);
+    }
+
+    #[test]
+    fn jitter_makes_waits_longer_and_never_passes_the_deadline() {
+        let start = Instant::now();
+        for (random, wait) in [(0, 1000), (u32::MAX / 2, 1250), (u32::MAX, 1500)] {
+            let mut exchange = exchange(Some(start + 2 * SECOND));
+            exchange.patience.jitter = SECOND / 2;
+            assert_eq!((exchange.transmit(start, || random).1 - start).as_millis(), wait);
+            assert_eq!(exchange.transmit(start + SECOND, || u32::MAX).1, start + 2 * SECOND);
+        }
     }
 
     #[test]
@@ -188,7 +207,7 @@ mod tests {
         let start = Instant::now();
         for (deadline, end) in [(Some(start + 10 * SECOND), 10), (None, 180)] {
             let mut exchange = exchange(deadline);
-            exchange.transmit(start);
+            exchange.transmit(start, || 0);
             let mut now = start;
             while now < start + end * SECOND {
                 assert!(!exchange.is_exhausted(now));

@@ -13,6 +13,7 @@ use super::super::core::{Core, encoded};
 use super::super::endpoint::ConnHandle;
 use super::super::error::{CommandError, ConnectError};
 use super::super::event::Event;
+use super::super::exchange::Patience;
 use super::super::ids::RemoteNames;
 use super::super::invalid::{Invalid, Limit, Value};
 use super::super::local::LocalCa;
@@ -178,7 +179,8 @@ impl Connection {
         core.states[State::ReqSent.index()] += 1;
         core.ids.insert_local_id(local_id, handle.slot());
         core.ids.insert_local_qpn(connect.qpn, handle.slot());
-        let patience = connection.patience(core, now, connect.deadline);
+        let patience =
+            Patience { jitter: connect.jitter, ..connection.patience(core, now, connect.deadline) };
         let exchange = core.exchanges.make(patience, |mad| Message::Req(req).encode(tid, mad));
         connection.start_exchange(core, exchange);
         connection

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use ibdev::{AddressVector, MAD_LEN, MadSource, OutgoingMad};
 use ibwire::{CommId, Guid, PrivateData, Qpn, TimeCode, TransactionId};
+use rand::Rng as _;
 
 use super::core::{Core, encoded};
 use super::endpoint::{ConnHandle, Info, ListenerId};
@@ -250,6 +251,7 @@ impl Connection {
         let soonest = now + core.config.min_response_timeout;
         Patience {
             period: self.period,
+            jitter: Duration::ZERO,
             max_retries: self.max_cm_retries,
             max_mra_wait: core.config.max_mra_wait,
             max_time: Duration::MAX,
@@ -282,7 +284,7 @@ impl Connection {
     fn transmit(&mut self, core: &mut Core, now: Instant) -> Option<OutgoingMad> {
         self.queued_at = None;
         let exchange = self.exchange.as_mut()?;
-        let (mad, due) = exchange.transmit(now);
+        let (mad, due) = exchange.transmit(now, || core.rng.next_u32());
         if exchange.is_resent() {
             core.stats.resent += 1;
             tracing::debug!(local = %self.local_id, state = %self.state, "sent again");

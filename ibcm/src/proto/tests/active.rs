@@ -6,7 +6,7 @@ use ibwire::{CommId, Gid, PKey, PrivateData, Qpn, RejReason};
 
 use super::pair::*;
 use crate::proto::message::{Attribute as Id, Drep, Dreq, MessageId, RejectInfo, Rtu};
-use crate::proto::{ConnectError, Event, State};
+use crate::proto::{Connect, ConnectError, Event, State};
 
 const NANO: Duration = Duration::from_nanos(1);
 
@@ -186,7 +186,7 @@ fn values_out_of_range() {
     let mut net = Net::pair();
     let good = net.connect_to(A, P);
     let mut bad = Vec::new();
-    let mut with = |change: &dyn Fn(&mut crate::proto::Connect)| {
+    let mut with = |change: &dyn Fn(&mut Connect)| {
         let mut connect = good.clone();
         change(&mut connect);
         bad.push(connect);
@@ -242,4 +242,28 @@ fn commands_in_the_wrong_state() {
     net.assert_silent();
     net.assert_state(A, a, State::ReqSent);
     net.assert_state(P, p, State::ReqRcvd);
+}
+
+/// Those who asked at the same moment do not ask again at the same moment, and none asks before its time.
+#[test]
+fn a_request_with_jitter_is_repeated_at_a_time_of_chance() {
+    let mut net = Net::pair();
+    let (mut waits, start) = (Vec::new(), net.now);
+    for _ in 0..20 {
+        let connect = Connect { jitter: req_timer() / 2, ..net.connect_to(A, P) };
+        net.connect_with(A, connect);
+    }
+    net.collect();
+    net.wire.clear();
+    while waits.len() < 20 {
+        net.now = net.next_timeout().unwrap();
+        net.fire();
+        net.collect();
+        let now = net.now;
+        waits.extend(net.wire.drain(..).map(|_| now - start));
+    }
+    assert!(waits[0] >= req_timer() && waits[19] <= req_timer() * 3 / 2, "{waits:?}");
+    assert!(waits[19] - waits[0] > req_timer() / 4, "{waits:?}");
+    waits.dedup();
+    assert_eq!(waits.len(), 20);
 }
