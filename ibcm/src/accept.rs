@@ -8,25 +8,20 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use ibdev::DeviceError;
-use ibwire::{PrivateData, RejReason, ServiceId};
+use ibwire::{PrivateData, RejReason};
 use pin_project::pin_project;
 use tracing::Instrument;
 
-use crate::backlog::Place;
 use crate::clock::now;
-use crate::closed::owned_area;
 use crate::connection::Connection;
 use crate::data::{Fresh, SetupError, to_rts};
 use crate::error::{AcceptError, QpStep, Rejection};
-use crate::established::Parts;
-use crate::handshake::{Handshake, before};
-use crate::incoming::Waiting;
+use crate::handshake::before;
+use crate::incoming::IncomingRequest;
 use crate::keepalive;
 use crate::options::{Options, option_setters};
-use crate::peer::Peer;
-use crate::proto::message::IpHeader;
-use crate::proto::{self, CommandError, Invalid, Reject, Request, Role};
-use crate::shared::{Shared, Unavailable};
+use crate::proto::Invalid;
+use crate::shared::Unavailable;
 use crate::slot::End;
 use crate::timing::DEADLINE;
 
@@ -47,33 +42,16 @@ pub struct Accept {
 }
 
 struct AcceptConfig {
-    handshake: Handshake,
-    place: Place,
-    request: Box<Request>,
-    peer: Peer,
-    service_id: ServiceId,
-    by_ip: bool,
+    request: IncomingRequest,
     private_data: PrivateData<196>,
     options: Options,
     deadline: Duration,
 }
 
 impl Accept {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        waiting: Waiting,
-        place: Place,
-        peer: Peer,
-        service_id: ServiceId,
-        by_ip: bool,
-    ) -> Self {
+    pub(crate) fn new(request: IncomingRequest) -> Self {
         let config = AcceptConfig {
-            handshake: Handshake::new(shared, waiting.slot),
-            place,
-            request: waiting.request,
-            peer,
-            service_id,
-            by_ip,
+            request,
             private_data: PrivateData::EMPTY,
             options: Options::default(),
             deadline: DEADLINE,
@@ -111,7 +89,7 @@ impl Accept {
 
 impl AcceptConfig {
     fn run(self) -> impl Future<Output = Result<Connection, AcceptError>> {
-        let span = self.handshake.slot().span.clone();
+        let span = self.request.span().clone();
         self.accept().instrument(span)
     }
 
@@ -121,115 +99,61 @@ impl AcceptConfig {
             Invalid::more_than_zero("deadline", self.deadline)?;
             let started = now();
             let deadline = started.checked_add(self.deadline);
-            let shared = Arc::clone(self.handshake.shared());
-            let conn = self.handshake.slot().handle;
-
-            let mut accept = proto::Accept::new(ibwire::Qpn::default());
-            accept.responder_resources = self.options.responder_resources;
-            accept.initiator_depth = self.options.initiator_depth;
-            accept.rnr_retry_count = self.options.rnr_retry_count;
-            accept.srq = self.options.recv.is_shared();
-            accept.private_data = self.private_data;
-            accept.deadline = deadline;
-
+            let (request, options) = (self.request, self.options);
+            let shared = Arc::clone(request.shared());
             let device = shared.device()?;
-            let memory = self.options.memory::<AcceptError>(&shared, device.attr())?;
-            let setup = async {
-                let fresh = Fresh::create(&*device, memory, &self.options).await.map_err(Failed::Setup)?;
-                let qp = fresh.qp();
-                accept.qpn = fresh.qpn();
-                let attrs = shared.engine().endpoint.accept_attrs(conn, &accept).map_err(Failed::Command)?;
-                let parked = &self.handshake.slot().parked;
-                let mut queues = fresh.init(attrs.init, parked, &shared).await.map_err(Failed::Setup)?;
-                queues.attach(&shared, conn);
-                queues.set_initiator_depth(attrs.rts.max_rd_atomic);
-                let rts = keepalive::adapt(attrs.rts, self.options.keepalive);
-                to_rts(&*qp, attrs.rtr, rts).await.map_err(Failed::Setup)?;
-                Ok(queues)
-            };
-            let made = match before(started, deadline, setup).await {
-                Ok(made) => made,
+            let memory = options.memory::<AcceptError>(&shared, device.attr())?;
+
+            let create = Fresh::create(&*device, memory, &options);
+            let fresh = match before(started, deadline, create).await {
+                Ok(Ok(fresh)) => fresh,
+                Ok(Err(error)) => {
+                    request.reject(error.reason());
+                    return Err(error.into());
+                }
                 Err(waited) => return Err(AcceptError::Deadline { waited }),
             };
-            let result = made.and_then(|queues| {
-                self.handshake.slot().with(&shared, |state| state.queues = Some(queues));
-                shared.command(|engine| {
-                    engine.endpoint.set_disconnect_data(conn, self.options.disconnect_data)?;
-                    engine.endpoint.accept(now(), conn, accept)
-                })?;
-                Ok(())
-            });
-            match result {
-                Ok(()) => self.place.accepted(),
-                Err(Failed::Setup(SetupError { step, source })) => {
-                    let reason = match step {
-                        QpStep::Create => RejReason::NO_QP,
-                        _ => RejReason::NO_RESOURCES,
-                    };
-                    reject(self.handshake, reason);
-                    return Err(AcceptError::Qp { step, source });
-                }
-                Err(Failed::Command(error)) => {
-                    if matches!(error, CommandError::Gone) {
-                        self.place.withdrawn();
-                    }
-                    return Err(refused(&self.handshake, error));
-                }
-            }
-            self.handshake.established().await?;
-            shared.start_keepalive(self.handshake.slot(), self.options.keepalive);
-            let req = &self.request.req;
-            let private_data = match self.by_ip {
-                true => &req.private_data[IpHeader::LEN..],
-                false => &req.private_data[..],
+            let offer = request.prepare(options.local_qp(fresh.qpn()))?;
+            let attrs = *offer.attrs();
+            let move_qp = async {
+                let qp = fresh.qp();
+                let queues = fresh.init(attrs.init, offer.parked(), &shared).await?;
+                let rts = keepalive::adapt(attrs.rts, options.keepalive);
+                to_rts(&*qp, attrs.rtr, rts).await?;
+                Ok::<_, SetupError>(queues)
             };
-            Ok(Connection::new(
-                self.handshake,
-                Parts {
-                    role: Role::Passive,
-                    peer: self.peer,
-                    service_id: self.service_id,
-                    private_data: owned_area(private_data),
-                },
-            ))
+            match before(started, deadline, move_qp).await {
+                Ok(Ok(queues)) => offer.attach(queues),
+                Ok(Err(error)) => {
+                    offer.reject(error.reason());
+                    return Err(error.into());
+                }
+                Err(waited) => return Err(AcceptError::Deadline { waited }),
+            }
+            let offer = offer
+                .private_data(self.private_data)
+                .disconnect_data(options.disconnect_data)
+                .rnr_retry_count(options.rnr_retry_count);
+            let session = offer.reply_until(deadline).await?;
+            shared.start_keepalive(session.slot(), options.keepalive);
+            Ok(Connection::new(session))
         }
     }
 }
 
-/// Why there is no REP.
-enum Failed {
-    Setup(SetupError),
-    Command(CommandError),
-}
-
-impl From<CommandError> for Failed {
-    fn from(error: CommandError) -> Self {
-        Self::Command(error)
+impl SetupError {
+    /// Tells the peer that it is not its fault.
+    fn reason(&self) -> RejReason {
+        match self.step {
+            QpStep::Create => RejReason::NO_QP,
+            _ => RejReason::NO_RESOURCES,
+        }
     }
 }
 
-/// Tells the peer that it is not its fault.
-fn reject(handshake: Handshake, reason: RejReason) {
-    let (shared, slot) = handshake.finish();
-    let result = shared.command(|engine| engine.endpoint.reject(now(), slot.handle, Reject::new(reason)));
-    if let Err(error) = result {
-        tracing::debug!(%error, "no rejection sent");
-    }
-    slot.end(&shared, End::Closed);
-}
-
-fn refused(handshake: &Handshake, error: CommandError) -> AcceptError {
-    match error {
-        CommandError::Invalid(invalid) => invalid.into(),
-        CommandError::QpInUse(_) => {
-            let what = "the queue pair's number";
-            let source = DeviceError::InUse { what, holder: "a connection in TimeWait" };
-            AcceptError::Qp { step: QpStep::Create, source }
-        }
-        _ => {
-            let end = handshake.slot().with(handshake.shared(), |state| state.end.clone());
-            end.map_or(AcceptError::Withdrawn, AcceptError::from)
-        }
+impl From<SetupError> for AcceptError {
+    fn from(SetupError { step, source }: SetupError) -> Self {
+        Self::Qp { step, source }
     }
 }
 

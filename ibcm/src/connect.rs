@@ -8,31 +8,28 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
-use ibdev::DeviceError;
-use ibwire::{Gid, PrivateData, RejReason, ServiceId};
+use ibdev::{DeviceError, QueuePair};
+use ibwire::{Gid, PrivateData, Qpn, RejReason, ServiceId};
 use pin_project::pin_project;
 use tracing::Instrument;
 
 use crate::clock::now;
-use crate::closed::owned_area;
 use crate::connection::Connection;
 use crate::data::{Fresh, SetupError, to_rts};
 use crate::default_device;
 use crate::error::{Attempts, ConnectError, QpStep, Rejection};
-use crate::established::Parts;
-use crate::handshake::{Handshake, before};
+use crate::handshake::{Asked, Terms, before};
 use crate::hca::Hca;
 use crate::keepalive;
 use crate::options::{Options, option_setters};
 use crate::parked::Parked;
 use crate::path::{Path, ServicePath};
-use crate::peer::Peer;
 use crate::proto::message::IpHeader;
-use crate::proto::{self, CommandError, Effort, Invalid, Limit, Reject, Role, Value};
+use crate::proto::{self, Effort, Invalid, Limit, Value};
 use crate::retry::Retry;
 use crate::shared::Unavailable;
 use crate::slot::End;
-use crate::timing::{DEADLINE, Timing};
+use crate::timing::DEADLINE;
 
 /// How to connect: a builder that is itself the future of the [`Connection`]. `N` bytes of private data go
 /// along.
@@ -332,9 +329,17 @@ impl ConnectConfig {
         let device = shared.device()?;
         let options = &self.options;
         let memory = options.memory::<ConnectError>(&shared, device.attr())?;
-        let mut connect =
-            proto::Connect::new(resolved.path.inner(), resolved.service_id, ibwire::Qpn::default());
-        self.fill(&mut connect, &resolved, all.made, deadline)?;
+        let left = deadline.map_or(self.deadline, |deadline| deadline.saturating_duration_since(now()));
+        let left = self.retry.attempt_time(all.made, left);
+        let terms = Terms {
+            response_timeout: self.response_timeout,
+            max_cm_retries: self.max_cm_retries,
+            retry_count: self.retry_count,
+            rnr_retry_count: options.rnr_retry_count,
+        };
+        let unmade = options.local_qp(Qpn::default());
+        let Resolved { path, service_id, private_data } = resolved;
+        let mut connect = terms.request(&path, service_id, &unmade, private_data, left, deadline)?;
         let init = shared.engine().endpoint.connect_init(&connect)?;
 
         let parked = Arc::<Parked>::default();
@@ -346,133 +351,44 @@ impl ConnectConfig {
         let made = before(started, deadline, setup).await;
         let (qpn, qp, queues) = made.map_err(|waited| ConnectError::Deadline { waited })??;
         connect.qpn = qpn;
-        let slot = shared.command(|engine| {
-            engine.device()?;
-            let (path, service_id) = (connect.path, connect.service_id);
-            let now = now();
-            let conn = engine.endpoint.connect(now, connect)?;
-            all.first_sent.get_or_insert(now);
-            queues.attach(&shared, conn);
-            // Dead or alive: it is the one that was just made.
-            let _ = engine.endpoint.set_disconnect_data(conn, options.disconnect_data);
-            Ok::<_, ConnectError>(engine.new_slot(conn, service_id, &path, Some((parked, queues))))
-        })?;
-        let span = slot.span.clone();
-        let handshake = Handshake::new(shared, slot);
-        self.shake_hands(handshake, &*qp, &resolved, all, started, deadline).instrument(span).await
-    }
-
-    /// What the REQ says.
-    fn fill(
-        &self,
-        connect: &mut proto::Connect,
-        resolved: &Resolved,
-        made: u32,
-        deadline: Option<Instant>,
-    ) -> Result<(), ConnectError> {
-        let life_time = resolved.path.record().packet_life_time.time_code();
-        let left = deadline.map_or(self.deadline, |deadline| deadline.saturating_duration_since(now()));
-        let left = self.retry.attempt_time(made, left);
-        let timing = Timing::derive(left, life_time, self.response_timeout);
-        Invalid::at_most("max CM retries", self.max_cm_retries.unwrap_or(0), 15u8)?;
-        connect.response_timeout = timing.response_timeout;
-        connect.local_response_timeout = timing.local_response_timeout;
-        connect.jitter = timing.jitter;
-        connect.max_cm_retries = self.max_cm_retries.unwrap_or(timing.max_cm_retries);
-        connect.retry_count = self.retry_count;
-        connect.rnr_retry_count = self.options.rnr_retry_count;
-        connect.responder_resources = self.options.responder_resources;
-        connect.initiator_depth = self.options.initiator_depth;
-        connect.srq = self.options.recv.is_shared();
-        connect.private_data = resolved.private_data;
-        connect.deadline = deadline;
-        Ok(())
+        let data = Some((parked, queues));
+        let asked = Asked::new(&shared, connect, options.disconnect_data, data, all)?;
+        let span = asked.span().clone();
+        self.shake_hands(asked, &*qp, all, started, deadline).instrument(span).await
     }
 
     /// From the REQ to the RTU.
     async fn shake_hands(
         &self,
-        handshake: Handshake,
-        qp: &dyn ibdev::QueuePair,
-        resolved: &Resolved,
+        asked: Asked,
+        qp: &dyn QueuePair,
         all: &mut Attempts,
         started: Instant,
         deadline: Option<Instant>,
     ) -> Result<Connection, ConnectError> {
-        let reply = handshake.reply().await;
-        if let Some(effort) = reply.as_ref().map_or_else(End::effort, |(_, effort)| Some(*effort)) {
-            all.add(effort);
-        }
-        let (rep, _) = reply?;
-        let shared = Arc::clone(handshake.shared());
-        let conn = handshake.slot().handle;
-        let Some(attrs) = shared.engine().endpoint.attrs(conn) else { return Err(ended(&handshake)) };
-        match before(
-            started,
-            deadline,
-            to_rts(qp, attrs.rtr, keepalive::adapt(attrs.rts, self.options.keepalive)),
-        )
-        .await
-        {
-            Ok(Ok(())) => {}
+        let reply = asked.reply(all).await?;
+        let rts = keepalive::adapt(reply.attrs().rts, self.options.keepalive);
+        match before(started, deadline, to_rts(qp, reply.attrs().rtr, rts)).await {
+            Ok(Ok(())) => {
+                let session = reply.rtu_data(self.rtu_data).ready().await?;
+                session.shared().start_keepalive(session.slot(), self.options.keepalive);
+                Ok(Connection::new(session))
+            }
             Ok(Err(error)) => {
-                reject(handshake, RejReason::NO_RESOURCES);
-                return Err(error.into());
+                reply.reject(RejReason::NO_RESOURCES);
+                Err(error.into())
             }
-            Err(waited) => return Err(ConnectError::Deadline { waited }),
+            Err(waited) => Err(ConnectError::Deadline { waited }),
         }
-        match shared.command(|engine| engine.endpoint.ready(now(), conn, self.rtu_data)) {
-            Ok(()) => {}
-            Err(CommandError::Invalid(invalid)) => return Err(invalid.into()),
-            Err(_) => return Err(ended(&handshake)),
-        }
-        handshake.slot().with(&shared, |state| {
-            state.established = true;
-            if let Some(queues) = &mut state.queues {
-                queues.set_initiator_depth(attrs.rts.max_rd_atomic);
-            }
-        });
-        tracing::debug!("established");
-        shared.start_keepalive(handshake.slot(), self.options.keepalive);
-        let record = resolved.path.record();
-        Ok(Connection::new(
-            handshake,
-            Parts {
-                role: Role::Active,
-                peer: Peer {
-                    gid: record.dgid,
-                    lid: record.dlid,
-                    ca_guid: rep.local_ca_guid,
-                    qpn: rep.local_qpn,
-                    comm_id: rep.local_comm_id,
-                },
-                service_id: resolved.service_id,
-                private_data: owned_area(&rep.private_data),
-            },
-        ))
     }
-}
-
-/// Tells the peer that its REP is of no use.
-fn reject(handshake: Handshake, reason: RejReason) {
-    let (shared, slot) = handshake.finish();
-    let result = shared.command(|engine| engine.endpoint.reject(now(), slot.handle, Reject::new(reason)));
-    if let Err(error) = result {
-        tracing::debug!(%error, "no rejection sent");
-    }
-    slot.end(&shared, End::Closed);
-}
-
-/// Why a command was refused: the connection had ended.
-fn ended(handshake: &Handshake) -> ConnectError {
-    let end = handshake.slot().with(handshake.shared(), |state| state.end.clone());
-    end.map_or(ConnectError::Disconnected, ConnectError::from)
 }
 
 impl From<End> for ConnectError {
     fn from(end: End) -> Self {
         match end {
-            End::Rejected(rejection, effort) => Self::Rejected(Box::new(Rejection::new(&rejection, effort))),
+            End::Rejected(rejection, effort) => {
+                Self::Rejected(Box::new(Rejection::new(&rejection, effort)))
+            }
             End::Timeout(Effort { sent, waited, busy }) => {
                 Self::Unreachable { attempts: 1, sent: sent.into(), waited, busy }
             }
@@ -491,7 +407,7 @@ impl From<proto::ConnectError> for ConnectError {
             proto::ConnectError::PortDown(port) => Self::PortDown { port },
             proto::ConnectError::QpInUse(_) => {
                 let what = "the queue pair's number";
-                let source = DeviceError::InUse { what, holder: "a connection in TimeWait" };
+                let source = DeviceError::InUse { what, holder: "another connection, maybe in TimeWait" };
                 Self::Qp { step: QpStep::Create, source }
             }
             proto::ConnectError::DeviceRemoved => Self::Device(DeviceError::Gone),

@@ -6,9 +6,9 @@ use ibwire::{Qpn, ServiceId};
 use crate::closed::Closed;
 use crate::disconnect::Disconnect;
 use crate::error::{OpError, RecvError};
-use crate::established::{Established, Parts};
+use crate::established::Established;
 use crate::events::ConnectionEvents;
-use crate::handshake::Handshake;
+use crate::handshake::Session;
 use crate::message::Message;
 use crate::peer::Peer;
 use crate::proto::Role;
@@ -52,8 +52,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(handshake: Handshake, parts: Parts) -> Self {
-        Self { held: Established::new(handshake, parts) }
+    pub(crate) const fn new(session: Session) -> Self {
+        Self { held: Established::new(session) }
     }
 
     pub(crate) const fn from_held(held: Established) -> Self {
@@ -123,7 +123,7 @@ impl Connection {
     /// Disconnects: no new sends, then the posted ones complete, then the DREQ exchange. Gives a report and
     /// can't fail; may be repeated, and gives the same report.
     pub fn disconnect(&self) -> Disconnect<'_> {
-        Disconnect::new(&self.held)
+        Disconnect::new(self.held.session())
     }
 
     /// Waits until the connection has ended, and tells how. It does nothing to end it.
@@ -131,28 +131,28 @@ impl Connection {
     /// # Cancel safety
     /// A dropped future has no effect.
     pub async fn closed(&self) -> Closed {
-        self.held.closed().await
+        self.held.session().closed().await
     }
 
     /// What the peer's program sent along when the connection was made, zero-padded: 92 bytes of the REQ (56 if
     /// it was addressed by IP) on the passive side, 196 of the REP on the active side.
     pub fn private_data(&self) -> &[u8] {
-        &self.held.parts().private_data
+        self.held.session().private_data()
     }
 
     /// The other end.
     pub fn peer(&self) -> Peer {
-        self.held.parts().peer
+        self.held.session().peer()
     }
 
     /// Which side this is.
     pub fn role(&self) -> Role {
-        self.held.parts().role
+        self.held.session().role()
     }
 
     /// The service that was connected to.
     pub fn service_id(&self) -> ServiceId {
-        self.held.parts().service_id
+        self.held.session().service_id()
     }
 
     /// The number of this side's queue pair; `None` when the connection is over.

@@ -13,8 +13,7 @@ use tracing::Instrument;
 
 use crate::clock::now;
 use crate::closed::Closed;
-use crate::established::{Established, closed};
-use crate::handshake::{before, wait};
+use crate::handshake::{Session, before, closed, wait};
 use crate::proto;
 use crate::shared::Shared;
 use crate::slot::Slot;
@@ -36,15 +35,15 @@ pub struct Disconnect<'a> {
 
 #[derive(Debug)]
 struct DisconnectConfig<'a> {
-    conn: &'a Established,
+    session: &'a Session,
     private_data: PrivateData<220>,
     deadline: Duration,
 }
 
 impl<'a> Disconnect<'a> {
-    pub(crate) fn new(conn: &'a Established) -> Self {
+    pub(crate) fn new(session: &'a Session) -> Self {
         let config =
-            DisconnectConfig { conn, private_data: PrivateData::EMPTY, deadline: Duration::from_secs(10) };
+            DisconnectConfig { session, private_data: PrivateData::EMPTY, deadline: Duration::from_secs(10) };
         Self { config: Some(config), run: None }
     }
 
@@ -69,7 +68,7 @@ impl<'a> Disconnect<'a> {
 
 impl<'a> DisconnectConfig<'a> {
     fn run(self) -> impl Future<Output = Closed> + 'a {
-        let (shared, slot) = (Arc::clone(self.conn.shared()), Arc::clone(self.conn.slot()));
+        let (shared, slot) = (Arc::clone(self.session.shared()), Arc::clone(self.session.slot()));
         disconnect(shared, slot, self.private_data, self.deadline)
     }
 }

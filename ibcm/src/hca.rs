@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use ibwire::Gid;
+use ibwire::{Gid, Qpn};
 
 use crate::device_spec::DeviceSpec;
 use crate::error::Error;
@@ -128,6 +128,16 @@ impl Hca {
     /// Finds a path to the port with this GID, from the first port that has one.
     pub fn path_to(&self, dgid: Gid) -> PathBuilder {
         PathBuilder::new(Origin::Any(self.ports()), dgid)
+    }
+
+    /// The queue pair with this number has received its first packet: its peer considers the connection established. It counts
+    /// as the RTU, should that be lost; at any other time it does nothing.
+    ///
+    /// It is for queue pairs of the program's own ([`handshake`](crate::handshake)): `IBV_EVENT_COMM_EST` is the event, and
+    /// a first completed receive says the same. For its own queue pairs, and for those whose events come to this HCA's
+    /// device, the SDK does it.
+    pub fn comm_established(&self, qpn: Qpn) {
+        self.shared().comm_established(qpn);
     }
 
     /// Its counters at this moment.

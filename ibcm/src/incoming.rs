@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ibwire::{RejReason, ServiceId};
+use tracing::Span;
 
 use crate::accept::Accept;
 use crate::backlog::{Place, Taken};
@@ -80,6 +81,17 @@ pub struct IncomingRequest {
     ip: Option<IpHeader>,
 }
 
+/// A request in parts.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) waiting: Waiting,
+    pub(crate) place: Place,
+    pub(crate) peer: Peer,
+    /// It came to an IP address.
+    pub(crate) by_ip: bool,
+}
+
 impl IncomingRequest {
     pub(crate) fn new(shared: Arc<Shared>, Taken { waiting, ip, place }: Taken) -> Self {
         let req = &waiting.request.req;
@@ -130,9 +142,23 @@ impl IncomingRequest {
     }
 
     /// Accepts: a REP goes out, and the connection is there when the RTU or the peer's first data has come.
-    pub fn accept(mut self) -> Accept {
+    pub fn accept(self) -> Accept {
+        Accept::new(self)
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(crate) fn span(&self) -> &Span {
+        &self.waiting().slot.span
+    }
+
+    /// Its parts. What it is answered with is another's affair from here on.
+    pub(crate) fn into_parts(mut self) -> Parts {
         let (waiting, place) = self.held.take().expect("it is answered only by moving it");
-        Accept::new(Arc::clone(&self.shared), waiting, place, self.peer, self.service_id, self.ip.is_some())
+        let (shared, peer, by_ip) = (Arc::clone(&self.shared), self.peer, self.ip.is_some());
+        Parts { shared, waiting, place, peer, by_ip }
     }
 
     /// Rejects. The same REJ meets the peer's repetitions for a while. A peer that has withdrawn meanwhile is

@@ -36,6 +36,7 @@
 //! - [`Connection`] sends and receives messages, reads and writes the peer's memory, and disconnects.
 //! - [`Hca::alloc`] and [`Hca::pool`] give buffers, [`Hca::expose`] memory for peers, [`Hca::domain`] keeps
 //!   tenants apart, [`Hca::shared_recv`] spares memory when there are many connections.
+//! - [`handshake`] is the connection management alone, for programs with a queue pair of their own.
 //! - [`proto`] is the engine underneath, sans-IO, for another runtime.
 //! - [`sim`] is a subnet within the process, for tests of your own programs.
 //!
@@ -78,7 +79,7 @@ mod established;
 #[cfg(feature = "runtime")]
 mod events;
 #[cfg(feature = "runtime")]
-mod handshake;
+pub mod handshake;
 #[cfg(feature = "runtime")]
 mod hca;
 #[cfg(feature = "runtime")]
@@ -131,8 +132,16 @@ mod stream;
 mod sync;
 #[cfg(feature = "runtime")]
 mod timing;
+#[cfg(feature = "runtime")]
+pub mod verbs;
 
-pub use ibdev::qp;
+/// Attributes of a queue pair: plain data in IBTA's terms, codes as the QP takes them. `ibcm_sys::ibv::attr` makes an
+/// `ibv_qp_attr` of each.
+pub mod qp {
+    pub use crate::proto::Attrs;
+    pub use ibdev::qp::*;
+}
+
 pub use ibdev::{Access, Buf, DeviceError, PortState, RangeError, Region, RemoteRegion, Status};
 pub use ibwire::{
     CommId, Gid, Guid, Lid, Mtu, PKey, PathRecord, PrivateData, PrivateDataTooLong, Qpn, RKey, Rate,

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ibdev::DeviceAttr;
-use ibwire::PrivateData;
+use ibwire::{PrivateData, Qpn};
 
+use crate::handshake::LocalQp;
 use crate::keepalive;
 use crate::memory::{Domain, Memory};
 use crate::proto::{Invalid, Limit, Value};
@@ -40,8 +41,16 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Checks receives and keepalive, and finds the domain: the one that was named, else that of shared receives, else the
-    /// common one.
+    /// What the peer is told of the queue pair.
+    pub(crate) fn local_qp(&self, qpn: Qpn) -> LocalQp {
+        LocalQp::rc(qpn)
+            .srq(self.recv.is_shared())
+            .responder_resources(self.responder_resources)
+            .initiator_depth(self.initiator_depth)
+    }
+
+    /// Checks receives and keepalive, and finds the domain: the one that was named, else that of shared receives, else
+    /// the common one.
     pub(crate) fn memory<E>(&self, shared: &Arc<Shared>, device: &DeviceAttr) -> Result<Memory, E>
     where
         E: From<Invalid> + From<Unavailable>,

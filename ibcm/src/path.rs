@@ -7,11 +7,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use futures::future::BoxFuture;
+use ibdev::qp::Init;
 use ibdev::{Device, GidEntry, GidKind};
-use ibwire::{Gid, Mtu, PKey, PathRecord, Rate, ServiceId, ServiceLevel};
+use ibwire::{Gid, Mtu, PKey, PathRecord, Qpn, Rate, ServiceId, ServiceLevel};
 use pin_project::pin_project;
 
-use crate::error::QueryError;
+use crate::error::{ConnectError, QueryError};
 use crate::port::Port;
 use crate::proto::{self, Invalid, Limit, LocalPort, Value};
 use crate::shared::Unavailable;
@@ -52,6 +53,19 @@ impl Path {
     /// The path to a service at its end.
     pub fn with_service(&self, service_id: ServiceId) -> ServicePath {
         ServicePath { path: self.clone(), service_id }
+    }
+
+    /// What a queue pair of the program's own has to be programmed with for RESET to INIT, before it connects along this path:
+    /// see [`handshake`](crate::handshake). The peer may do all that the device can; with
+    /// [`responder_resources`](crate::handshake::LocalQp::responder_resources) of 0 take
+    /// [`Access::REMOTE_WRITE`](crate::Access::REMOTE_WRITE) alone.
+    ///
+    /// # Errors
+    /// What connecting along this path would answer: [`ConnectError::Invalid`] if its SGID or P_Key is not in the table of
+    /// the port, [`ConnectError::PortDown`], [`ConnectError::Device`] if the device is gone.
+    pub fn qp_init(&self) -> Result<Init, ConnectError> {
+        let connect = proto::Connect::new(self.inner(), ServiceId::new(0), Qpn::default());
+        Ok(self.port.hca().shared().engine().endpoint.connect_init(&connect)?)
     }
 
     pub(crate) fn inner(&self) -> proto::Path {

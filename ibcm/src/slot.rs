@@ -40,6 +40,8 @@ pub(crate) struct SlotState {
     pub(crate) disconnecting: bool,
     /// No completion will come any more.
     pub(crate) flushed: bool,
+    /// TimeWait is over: nothing of the connection is on the wire any more.
+    pub(crate) released: bool,
     pub(crate) queues: Option<Queues>,
 }
 
@@ -186,7 +188,7 @@ impl Slot {
     pub(crate) fn release(&self, shared: &Shared) {
         let device_side = self.with(shared, |state| {
             state.end.get_or_insert(End::Closed);
-            state.flushed = true;
+            (state.flushed, state.released) = (true, true);
             state.queues.as_mut().map(|queues| {
                 queues.drain();
                 queues.release()

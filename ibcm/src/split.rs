@@ -129,7 +129,7 @@ macro_rules! half {
         impl $half {
             /// Disconnects, and so ends both halves: [`Connection::disconnect`](crate::Connection::disconnect).
             pub fn disconnect(&self) -> Disconnect<'_> {
-                Disconnect::new(&self.held)
+                Disconnect::new(self.held.session())
             }
 
             /// Waits until the connection has ended, and tells how. It does nothing to end it.
@@ -137,28 +137,28 @@ macro_rules! half {
             /// # Cancel safety
             /// A dropped future has no effect.
             pub async fn closed(&self) -> Closed {
-                self.held.closed().await
+                self.held.session().closed().await
             }
 
             /// What the peer's program sent along when the connection was made:
             /// [`Connection::private_data`](crate::Connection::private_data).
             pub fn private_data(&self) -> &[u8] {
-                &self.held.parts().private_data
+                self.held.session().private_data()
             }
 
             /// The other end.
             pub fn peer(&self) -> Peer {
-                self.held.parts().peer
+                self.held.session().peer()
             }
 
             /// Which side this is.
             pub fn role(&self) -> Role {
-                self.held.parts().role
+                self.held.session().role()
             }
 
             /// The service that was connected to.
             pub fn service_id(&self) -> ServiceId {
-                self.held.parts().service_id
+                self.held.session().service_id()
             }
 
             /// The number of this side's queue pair; `None` when the connection is over.

@@ -119,3 +119,21 @@ pub enum Transition {
     /// Any state to RESET: all posted work is dropped without completions, its buffers return to their homes.
     Reset,
 }
+
+impl From<Init> for Transition {
+    fn from(init: Init) -> Self {
+        Self::Init(init)
+    }
+}
+
+impl From<Rtr> for Transition {
+    fn from(rtr: Rtr) -> Self {
+        Self::Rtr(rtr)
+    }
+}
+
+impl From<Rts> for Transition {
+    fn from(rts: Rts) -> Self {
+        Self::Rts(rts)
+    }
+}

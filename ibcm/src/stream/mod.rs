@@ -15,8 +15,9 @@ use self::reading::Reading;
 use self::writing::Writing;
 use crate::closed::Closed;
 use crate::connection::Connection;
-use crate::established::{Established, OnDrop};
+use crate::established::Established;
 use crate::events::ConnectionEvents;
+use crate::handshake::OnDrop;
 use crate::peer::Peer;
 use crate::proto::{Invalid, Role};
 use crate::stats::ConnectionStats;
@@ -123,28 +124,28 @@ impl ByteStream {
     /// # Cancel safety
     /// A dropped future has no effect.
     pub async fn closed(&self) -> Closed {
-        self.conn.closed().await
+        self.conn.session().closed().await
     }
 
     /// What the peer's program sent along when the connection was made:
     /// [`Connection::private_data`](crate::Connection::private_data).
     pub fn private_data(&self) -> &[u8] {
-        &self.conn.parts().private_data
+        self.conn.session().private_data()
     }
 
     /// The other end.
     pub fn peer(&self) -> Peer {
-        self.conn.parts().peer
+        self.conn.session().peer()
     }
 
     /// Which side this is.
     pub fn role(&self) -> Role {
-        self.conn.parts().role
+        self.conn.session().role()
     }
 
     /// The service that was connected to.
     pub fn service_id(&self) -> ServiceId {
-        self.conn.parts().service_id
+        self.conn.session().service_id()
     }
 
     /// What has gone over the connection so far.

@@ -106,7 +106,12 @@ impl Endpoint {
     /// # Errors
     /// As [`accept`](Self::accept).
     pub fn accept_attrs(&self, conn: ConnHandle, accept: &Accept) -> Result<Attrs, CommandError> {
-        self.get(conn).ok_or(CommandError::Gone)?.accept_attrs(&self.core, accept)
+        let attrs = self.get(conn).ok_or(CommandError::Gone)?.accept_attrs(&self.core, accept)?;
+        check_qpn(accept.qpn)?;
+        match self.core.ids.by_local_qpn(accept.qpn) {
+            Some(_) => Err(CommandError::QpInUse(accept.qpn)),
+            None => Ok(attrs),
+        }
     }
 
     /// Passive side: sends the REP. The queue pair must have its receives and be in RTS (at least RTR) already. Ends in
@@ -115,11 +120,7 @@ impl Endpoint {
     /// # Errors
     /// [`CommandError`]; then nothing was sent. [`CommandError::Gone`] if the peer has withdrawn.
     pub fn accept(&mut self, now: Instant, conn: ConnHandle, accept: Accept) -> Result<(), CommandError> {
-        self.get(conn).ok_or(CommandError::Gone)?.accept_attrs(&self.core, &accept)?;
-        check_qpn(accept.qpn)?;
-        if self.core.ids.by_local_qpn(accept.qpn).is_some() {
-            return Err(CommandError::QpInUse(accept.qpn));
-        }
+        self.accept_attrs(conn, &accept)?;
         self.command(conn, |conn, core| conn.accept(core, now, accept))
     }
 

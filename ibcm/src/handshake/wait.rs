@@ -1,7 +1,4 @@
-//! The steps of a handshake between the engine and the task that moves the queue pair.
-//!
-//! The engine stops where a queue pair has to be moved: before the REP, before the RTU. These are the waits in
-//! between and the guard that ends a handshake which nobody pursues any more.
+//! Waiting for what happens to a connection.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -13,71 +10,9 @@ use pin_project::pin_project;
 use tokio::task::coop::{Unconstrained, unconstrained};
 use tokio::time::Sleep;
 
-use crate::parked::Ticket;
-use crate::proto::Effort;
-use crate::proto::message::Rep;
+use crate::parked::{Parked, Ticket};
 use crate::shared::Shared;
-use crate::slot::{End, Slot, SlotState};
-
-/// A connection that is being made. Dropped, it is given up: REJ 4 if a REQ is out, REJ 28 if an answer is
-/// owed, the whole DREQ exchange if it is established.
-#[derive(Debug)]
-pub(crate) struct Handshake {
-    shared: Arc<Shared>,
-    /// `None` once it is a connection, or answered.
-    slot: Option<Arc<Slot>>,
-}
-
-impl Handshake {
-    pub(crate) fn new(shared: Arc<Shared>, slot: Arc<Slot>) -> Self {
-        Self { shared, slot: Some(slot) }
-    }
-
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
-    }
-
-    pub(crate) fn slot(&self) -> &Arc<Slot> {
-        self.slot.as_ref().expect("it is taken only by value")
-    }
-
-    /// It has become a connection, whose drop takes over.
-    pub(crate) fn finish(mut self) -> (Arc<Shared>, Arc<Slot>) {
-        let slot = self.slot.take().expect("it is taken only by value");
-        (Arc::clone(&self.shared), slot)
-    }
-
-    /// Waits for the REP, or for the end. With the REP comes what the REQ took.
-    pub(crate) async fn reply(&self) -> Result<(Box<Rep>, Effort), End> {
-        self.until(|state| state.reply.take()).await
-    }
-
-    /// Passive side: waits until both sides may send, or for the end. A connection that breaks with the peer's
-    /// first message was established; its receiver is told what broke it.
-    pub(crate) async fn established(&self) -> Result<(), End> {
-        self.until(|state| {
-            let broken = state.queues.as_ref().is_some_and(|queues| queues.broken().is_some());
-            (state.established || broken).then_some(())
-        })
-        .await
-    }
-
-    async fn until<T>(&self, mut done: impl FnMut(&mut SlotState) -> Option<T>) -> Result<T, End> {
-        wait(&self.shared, self.slot(), move |state| match done(state) {
-            Some(value) => Some(Ok(value)),
-            None => state.end.clone().map(Err),
-        })
-        .await
-    }
-}
-
-impl Drop for Handshake {
-    fn drop(&mut self) {
-        if let Some(slot) = self.slot.take() {
-            self.shared.abort(&slot);
-        }
-    }
-}
+use crate::slot::{Slot, SlotState};
 
 /// Waits until `done` has a value. It is asked again after each event of the connection and each completion.
 pub(crate) async fn wait<T>(
@@ -156,7 +91,7 @@ impl<F: Future> Future for Before<F> {
 }
 
 /// Waits for a condition of the HCA.
-pub(crate) async fn until(parked: &Arc<crate::parked::Parked>, mut done: impl FnMut() -> bool) {
+pub(crate) async fn until(parked: &Arc<Parked>, mut done: impl FnMut() -> bool) {
     let mut ticket = Ticket::new(parked);
     poll_fn(|cx| {
         ticket.park(cx);

@@ -1,0 +1,204 @@
+//! The active side: the REQ, the REP, then the RTU.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ibwire::{PathRecord, PrivateData, ServiceId};
+use tracing::Span;
+
+use super::guard::Handshake;
+use super::local_qp::LocalQp;
+use super::session::{Parts, Session};
+use crate::clock::now;
+use crate::closed::owned_area;
+use crate::data::Queues;
+use crate::error::{Attempts, ConnectError};
+use crate::parked::Parked;
+use crate::path::Path;
+use crate::peer::Peer;
+use crate::proto::message::Rep;
+use crate::proto::{self, Attrs, CommandError, Invalid, Reject, Role};
+use crate::shared::Shared;
+use crate::slot::End;
+use crate::timing::Timing;
+
+/// What a REQ says of time and repetition.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terms {
+    pub(crate) response_timeout: Option<Duration>,
+    pub(crate) max_cm_retries: Option<u8>,
+    pub(crate) retry_count: u8,
+    pub(crate) rnr_retry_count: u8,
+}
+
+impl Terms {
+    /// The REQ. So much is `left` of the time until `deadline`.
+    pub(crate) fn request(
+        &self,
+        path: &Path,
+        service_id: ServiceId,
+        qp: &LocalQp,
+        private_data: PrivateData<92>,
+        left: Duration,
+        deadline: Option<Instant>,
+    ) -> Result<proto::Connect, Invalid> {
+        let life_time = path.record().packet_life_time.time_code();
+        let timing = Timing::derive(left, life_time, self.response_timeout);
+        Invalid::at_most("max CM retries", self.max_cm_retries.unwrap_or(0), 15u8)?;
+        let mut connect = proto::Connect::new(path.inner(), service_id, qp.qpn);
+        connect.response_timeout = timing.response_timeout;
+        connect.local_response_timeout = timing.local_response_timeout;
+        connect.jitter = timing.jitter;
+        connect.max_cm_retries = self.max_cm_retries.unwrap_or(timing.max_cm_retries);
+        connect.retry_count = self.retry_count;
+        connect.rnr_retry_count = self.rnr_retry_count;
+        connect.responder_resources = qp.responder_resources;
+        connect.initiator_depth = qp.initiator_depth;
+        connect.srq = qp.srq;
+        connect.end_to_end_flow_control = qp.end_to_end_flow_control;
+        connect.private_data = private_data;
+        connect.deadline = deadline;
+        Ok(connect)
+    }
+}
+
+/// A REQ that is out.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    handshake: Handshake,
+    record: PathRecord,
+    service_id: ServiceId,
+}
+
+impl Asked {
+    /// Sends the REQ. The queue pair is in INIT; `data` is what moves it, if it is ours. `all` is told when.
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        connect: proto::Connect,
+        disconnect_data: PrivateData<224>,
+        data: Option<(Arc<Parked>, Queues)>,
+        all: &mut Attempts,
+    ) -> Result<Self, ConnectError> {
+        let (path, service_id) = (connect.path, connect.service_id);
+        let slot = shared.command(|engine| {
+            engine.device()?;
+            let now = now();
+            let conn = engine.endpoint.connect(now, connect)?;
+            all.first_sent.get_or_insert(now);
+            if let Some((_, queues)) = &data {
+                queues.attach(shared, conn);
+            }
+            // Dead or alive: it is the one that was just made.
+            let _ = engine.endpoint.set_disconnect_data(conn, disconnect_data);
+            Ok::<_, ConnectError>(engine.new_slot(conn, service_id, &path, data))
+        })?;
+        Ok(Self { handshake: Handshake::new(Arc::clone(shared), slot), record: path.record, service_id })
+    }
+
+    pub(crate) fn span(&self) -> &Span {
+        &self.handshake.slot().span
+    }
+
+    /// Waits for the REP. What the REQ took is added to `all`.
+    pub(crate) async fn reply(self, all: &mut Attempts) -> Result<Reply, ConnectError> {
+        let Self { handshake, record, service_id } = self;
+        let reply = handshake.reply().await;
+        if let Some(effort) = reply.as_ref().map_or_else(End::effort, |(_, effort)| Some(*effort)) {
+            all.add(effort);
+        }
+        let (rep, _) = reply?;
+        let attrs = handshake.shared().engine().endpoint.attrs(handshake.slot().handle);
+        let Some(attrs) = attrs else { return Err(ended(&handshake)) };
+        Ok(Reply { handshake, rep, attrs, record, service_id, rtu_data: PrivateData::EMPTY })
+    }
+}
+
+/// The peer's REP: what the queue pair has to be programmed with, before the RTU goes out.
+///
+/// Post the receives, move the queue pair to RTR and RTS with [`attrs`](Self::attrs), then say [`ready`](Self::ready). The
+/// peer is kept patient by an MRA meanwhile. Dropped: the peer is rejected with reason 28.
+#[derive(Debug)]
+#[must_use = "dropped, the peer is rejected"]
+pub struct Reply {
+    handshake: Handshake,
+    rep: Box<Rep>,
+    attrs: Attrs,
+    record: PathRecord,
+    service_id: ServiceId,
+    rtu_data: PrivateData<224>,
+}
+
+impl Reply {
+    /// What the queue pair has to be programmed with.
+    pub const fn attrs(&self) -> &Attrs {
+        &self.attrs
+    }
+
+    /// What the peer's program sent along, zero-padded: 196 bytes.
+    pub fn private_data(&self) -> &[u8] {
+        self.rep.private_data.as_bytes()
+    }
+
+    /// The whole reply as it came.
+    pub fn rep(&self) -> &Rep {
+        &self.rep
+    }
+
+    /// The other end.
+    pub fn peer(&self) -> Peer {
+        Peer {
+            gid: self.record.dgid,
+            lid: self.record.dlid,
+            ca_guid: self.rep.local_ca_guid,
+            qpn: self.rep.local_qpn,
+            comm_id: self.rep.local_comm_id,
+        }
+    }
+
+    /// What goes to the peer's program in the RTU.
+    pub fn rtu_data(mut self, data: impl Into<PrivateData<224>>) -> Self {
+        self.rtu_data = data.into();
+        self
+    }
+
+    /// The queue pair is in RTS: sends the RTU. Both sides may send.
+    ///
+    /// # Errors
+    /// [`ConnectError`]: the peer has given up meanwhile, or the HCA was closed.
+    ///
+    /// # Cancel safety
+    /// It does not wait. Dropped before it is polled: as the reply itself.
+    pub async fn ready(self) -> Result<Session, ConnectError> {
+        let (shared, slot) = (self.handshake.shared(), self.handshake.slot());
+        match shared.command(|engine| engine.endpoint.ready(now(), slot.handle, self.rtu_data)) {
+            Ok(()) => {}
+            Err(CommandError::Invalid(invalid)) => return Err(invalid.into()),
+            Err(_) => return Err(ended(&self.handshake)),
+        }
+        slot.with(shared, |state| {
+            state.established = true;
+            if let Some(queues) = &mut state.queues {
+                queues.set_initiator_depth(self.attrs.rts.max_rd_atomic);
+            }
+        });
+        slot.span.in_scope(|| tracing::debug!("established"));
+        let parts = Parts {
+            role: Role::Active,
+            peer: self.peer(),
+            service_id: self.service_id,
+            private_data: owned_area(&self.rep.private_data),
+        };
+        Ok(Session::new(self.handshake, parts))
+    }
+
+    /// Rejects the peer's reply. The same REJ meets its repetitions for a while.
+    pub fn reject(self, reject: impl Into<Reject>) {
+        self.handshake.reject(reject.into());
+    }
+}
+
+/// Why a command was refused: the connection had ended.
+fn ended(handshake: &Handshake) -> ConnectError {
+    let end = handshake.slot().with(handshake.shared(), |state| state.end.clone());
+    end.map_or(ConnectError::Disconnected, ConnectError::from)
+}

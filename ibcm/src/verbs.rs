@@ -1,0 +1,132 @@
+//! Queue pairs without a connection manager: the device contract with one buffer a work request.
+//!
+//! A [`RcQp`] stands for a queue pair that a program has from elsewhere, rdma-sys or rust-ibverbs, in tests and where there
+//! is no RDMA hardware. [`handshake`](crate::handshake) connects either.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use ibdev::qp::{QpSpec, QpType, Transition};
+use ibdev::{Buf, CompletionQueue, DeviceError, PostError, QueuePair, RecvWr, SendOp, SendWr};
+use ibwire::Qpn;
+
+pub use ibdev::{Completion, CompletionOp};
+
+use crate::error::Error;
+use crate::hca::Hca;
+
+/// Work requests that a queue pair holds in each direction.
+const DEPTH: u32 = 64;
+
+/// Makes queue pairs: [`Hca::verbs`].
+#[derive(Debug)]
+pub struct Verbs<'a> {
+    hca: &'a Hca,
+}
+
+/// A queue pair of a reliable connection with a completion queue of its own, in RESET at first. It reaches buffers of
+/// [`Hca::alloc`] and [`Hca::pool`]. Dropped, it is destroyed: what is posted never completes.
+pub struct RcQp {
+    qp: Arc<dyn QueuePair>,
+    cq: Arc<dyn CompletionQueue>,
+}
+
+impl Hca {
+    /// The device's queue pairs, for programs that connect them by [`handshake`](crate::handshake).
+    pub const fn verbs(&self) -> Verbs<'_> {
+        Verbs { hca: self }
+    }
+}
+
+impl Verbs<'_> {
+    /// Creates a queue pair with room for 64 work requests in each direction, or as many as the device can.
+    ///
+    /// # Errors
+    /// [`Error::Device`]; [`Error::Closed`] once the HCA is closed.
+    ///
+    /// # Cancel safety
+    /// Dropped, nothing is left behind.
+    pub async fn create_rc_qp(&self) -> Result<RcQp, Error> {
+        let device = self.hca.shared().device()?;
+        let depth = DEPTH.min(device.attr().max_qp_wr);
+        let cq = device.create_cq(2 * depth).await?;
+        let qp = device.domain().create_qp(QpSpec::new(QpType::Rc, &cq, depth, depth)).await?;
+        Ok(RcQp { qp, cq })
+    }
+}
+
+impl RcQp {
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        self.qp.qpn()
+    }
+
+    /// Changes its state: takes [`Attrs`](crate::qp::Attrs) step by step, or any [`Transition`].
+    ///
+    /// # Errors
+    /// [`DeviceError::State`] if the state table has no such change, [`DeviceError::Limit`] for an attribute out of range.
+    ///
+    /// # Cancel safety
+    /// Dropped, the change may or may not have happened.
+    pub async fn modify(&self, step: impl Into<Transition>) -> Result<(), DeviceError> {
+        self.qp.modify(step.into()).await
+    }
+
+    /// Posts a buffer for one message, from INIT on.
+    ///
+    /// # Errors
+    /// [`DeviceError`]: the wrong state, no room, or a buffer of another device; the buffer goes home.
+    pub fn post_recv(&self, buf: Buf) -> Result<(), DeviceError> {
+        self.qp.post_recv(&mut VecDeque::from([RecvWr::new(0, buf)])).map_err(refused)
+    }
+
+    /// Posts a message, in RTS.
+    ///
+    /// # Errors
+    /// As [`post_recv`](Self::post_recv).
+    pub fn post_send(&self, buf: Buf) -> Result<(), DeviceError> {
+        let work = SendWr::new(0, SendOp::Send { imm: None }, buf);
+        self.qp.post_send(&mut VecDeque::from([work])).map_err(refused)
+    }
+
+    /// The next completion, of either direction, well or ill ([`Completion::status`]). One task at a time can wait.
+    ///
+    /// # Cancel safety
+    /// A dropped future loses no completion.
+    pub async fn completion(&self) -> Completion {
+        let mut done = Vec::with_capacity(1);
+        poll_fn(|cx| {
+            loop {
+                self.cq.poll(&mut done, 1);
+                match done.pop() {
+                    Some(completion) => return Poll::Ready(completion),
+                    None if self.cq.poll_notified(cx).is_pending() => return Poll::Pending,
+                    None => {}
+                }
+            }
+        })
+        .await
+    }
+}
+
+fn refused(error: PostError) -> DeviceError {
+    match error {
+        PostError::State { state } => DeviceError::State { state },
+        PostError::TooLong { len, limit } => {
+            DeviceError::Limit { what: "message length", value: len as u64, limit: limit as u64 }
+        }
+        PostError::Limit { what, value, limit } => DeviceError::Limit { what, value, limit },
+        PostError::Invalid { why } => DeviceError::Unsupported { what: why },
+        PostError::Gone => DeviceError::Gone,
+        _ => DeviceError::Unsupported { what: "more posted work" },
+    }
+}
+
+impl fmt::Debug for RcQp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RcQp").field("qpn", &self.qpn()).finish_non_exhaustive()
+    }
+}
