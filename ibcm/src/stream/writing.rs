@@ -22,6 +22,10 @@ use crate::slot::SlotState;
 /// Bytes of one message, unless the program says otherwise: what the default receive buffers of a peer take.
 const CHUNK: usize = 4096;
 
+/// Messages in the send queue, at most: as many as a peer has receive buffers by default. More only meet a peer that is
+/// not ready.
+const DEPTH: usize = 16;
+
 /// How long the DREQ exchange of a shutdown may take.
 const DISCONNECT: Duration = Duration::from_secs(10);
 
@@ -109,7 +113,7 @@ impl Writing {
             return Poll::Ready(Ok(0));
         }
         let budget = ready!(poll_proceed(cx));
-        self.sent.reap(conn)?;
+        ready!(self.poll_depth(conn, cx))?;
         let Poll::Ready(posted) = self.entry.poll(conn, Source { slices, len }, cx) else {
             // The next call may bring other bytes.
             self.entry.put_back(conn);
@@ -120,6 +124,19 @@ impl Writing {
         self.entry.restart();
         self.sent.posted.push_back(posted?);
         Poll::Ready(Ok(len))
+    }
+
+    /// Until one more message may be in the send queue.
+    fn poll_depth(&mut self, conn: &Established, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { entry, sent, .. } = self;
+        if sent.posted.len() >= DEPTH {
+            let mut fewer = |state: &mut SlotState| {
+                sent.take_done(state.queues.as_mut()?);
+                (sent.posted.len() < DEPTH || sent.failed.is_some()).then_some(())
+            };
+            ready!(poll_slot(conn.shared(), conn.slot(), entry.ticket(), cx, &mut fewer));
+        }
+        Poll::Ready(sent.result())
     }
 
     /// Until the peer's device has all that was taken.
@@ -161,15 +178,6 @@ impl Writing {
 }
 
 impl Sent {
-    /// Takes what has completed.
-    fn reap(&mut self, conn: &Established) -> io::Result<()> {
-        if !self.posted.is_empty() {
-            conn.slot()
-                .with(conn.shared(), |state| state.queues.as_mut().map(|queues| self.take_done(queues)));
-        }
-        self.result()
-    }
-
     /// Takes what has completed; true if that is all, or if something failed.
     fn take_done(&mut self, queues: &mut Queues) -> bool {
         while let Some(key) = self.posted.front()
