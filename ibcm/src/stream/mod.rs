@@ -54,7 +54,7 @@ use crate::stats::ConnectionStats;
 ///
 /// # Back-pressure and memory
 /// Reading holds the connection's receive buffers, by default 16 of 4 KiB, and nothing else: bytes are copied out of
-/// them, or lent by [`AsyncBufRead`]. Writing copies into at most 64 buffers as long as a chunk, 256 KiB, which are made
+/// them, or lent by [`AsyncBufRead`]. Writing copies into at most 16 buffers as long as a chunk, 64 KiB, which are made
 /// when first needed and kept. When the reader of one side does not read, the buffers of both sides fill, and then the
 /// writer waits; a slow reader never ends the connection, unless a
 /// [`rnr_retry_count`](crate::Connect::rnr_retry_count) below 7 was set. Each write is a message at least: collect small
