@@ -56,7 +56,13 @@ pub(crate) trait Intake: fmt::Debug + Send + Sync {
     /// Hands in what has arrived. Whether that was anything. What answers it may wait for the next call, or for something
     /// that is sent first.
     fn take_in(&self, core: &Core) -> bool;
+
+    /// Lets the link's own task see that the device [is behind](Core::is_behind).
+    fn wake_task(&self);
 }
+
+/// How often one call lets the link send what the engine has to send. A peer can ask for gigabytes with one packet.
+const ROUNDS: usize = 4;
 
 /// An HCA. Its handles hold it by `Arc`, what drives it by `Weak`.
 #[derive(Debug)]
@@ -144,7 +150,10 @@ impl Core {
         drop(state);
         drop(homeless);
         wakes.wake();
-        while departure.take().is_some_and(|departure| departure.send()) {
+        for _ in 1..ROUNDS {
+            if !departure.take().is_some_and(|departure| departure.send()) {
+                return result;
+            }
             let mut state = self.lock();
             let now = state.not_before(now);
             let (wakes, homeless, next) = state.settle(now, true);
@@ -153,7 +162,19 @@ impl Core {
             wakes.wake();
             departure = next;
         }
+        if departure.is_some_and(|departure| departure.send()) {
+            self.leave_to_task();
+        }
         result
+    }
+
+    /// The engine has more to send than one caller shall: the link's own task goes on, in turn with others.
+    fn leave_to_task(&self) {
+        // First: the task looks at it before it rests.
+        self.lock().behind = true;
+        if let Some(intake) = &self.intake {
+            intake.wake_task();
+        }
     }
 
     /// What a link's task does at `now`: hands in packets, lets timers expire. `None` if the device is gone.

@@ -74,6 +74,13 @@ impl Intake for Io {
         self.signals().received = receiver.counters;
         took
     }
+
+    fn wake_task(&self) {
+        let task = self.signals().task.take();
+        if let Some(task) = task {
+            task.wake();
+        }
+    }
 }
 
 pub(super) fn now() -> Instant {
