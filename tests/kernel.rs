@@ -97,7 +97,7 @@ fn kernel_and_us() -> Vec<Case> {
         Case::new("rping_calls_us_with_long_pings", "rping_calls_us.sh", &["10.77.0.2", "65000"]).limit(120),
         Case::new("we_call_rping_with_long_pings", "we_call_rping.sh", &["10.77.0.1", "65000"]).limit(120),
     ];
-    let link = [Case::new("link_goes_down", "link_goes_down.sh", &["10.77.0.1", "fd77::1"])];
+    let link = [Case::new("link_goes_down", "link_goes_down.sh", &["10.77.0.1", "fd77::1"]).limit(120)];
     cases.chain(long).chain(link).collect()
 }
 
@@ -143,6 +143,7 @@ fn without_ib_cm() -> Vec<Case> {
         test("verbs", "cm_connection_from_rxe0_to_the_soft_hca_v6", "rxe0_connects_to_soft_hca_v6"),
         test("verbs", "cm_connections_at_once", "many_connections_at_once").limit(120),
         test("verbs", "cm_refusals", "refuses"),
+        test("verbs", "cm_keepalives", "kept_alive"),
     ]
 }
 

@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ibcm::{ConnectError, Connection, Gid, Hca, Listener, PrivateData, Recv, RejReason, Reject, ServiceId};
+use ibcm::{
+    ConnectError, Connection, Gid, Hca, How, Listener, PrivateData, Recv, RejReason, Reject, ServiceId,
+};
 use ibcm_sys::LinuxDevice;
 use ibdev::Device;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -220,6 +222,42 @@ fn many_connections_at_once_to_rxe0() {
 #[ignore = "needs rxe0"]
 fn many_connections_at_once_from_rxe0() {
     many(true);
+}
+
+/// The active side asks again and again whether the other one is there, which answers.
+fn kept_alive(rxe0_is_active: bool) {
+    let to = if rxe0_is_active { Family::V4.soft() } else { Family::V4.rxe0() };
+    between(
+        rxe0_is_active,
+        |hca, ready| async move {
+            let listener = Listener::bind(SERVICE).device(&hca).await?;
+            ready.send(()).unwrap();
+            let conn = listener.accept().await?.accept().await?;
+            assert_eq!(conn.closed().await.how, How::ByPeer);
+            Ok(())
+        },
+        move |hca| async move {
+            let path = hca.path_to(to).service_id(SERVICE).await?;
+            let conn = Connection::connect(path).keepalive(Duration::from_secs(1)).await?;
+            while conn.stats().keepalives_sent < 5 {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            assert_eq!(conn.disconnect().await.how, How::Confirmed);
+            Ok(())
+        },
+    );
+}
+
+#[test]
+#[ignore = "needs rxe0"]
+fn rxe0_is_kept_alive() {
+    kept_alive(true);
+}
+
+#[test]
+#[ignore = "needs rxe0"]
+fn soft_hca_is_kept_alive() {
+    kept_alive(false);
 }
 
 /// Refusals carry reason and private data; a service that nobody serves is reason 8.

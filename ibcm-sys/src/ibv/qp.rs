@@ -12,7 +12,7 @@ use ibdev::{
 use ibwire::Qpn;
 use rdma_sys::{
     ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_type, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge,
-    ibv_wr_opcode,
+    ibv_wr_opcode, rdma_t,
 };
 use rustix::io::Errno;
 
@@ -193,8 +193,14 @@ impl Qp {
     /// Posts the front of `work`.
     fn send(&self, work: &mut VecDeque<SendWr>) -> Result<(), PostError> {
         let Some(front) = work.front_mut() else { return Ok(()) };
-        let SendOp::Send { imm } = front.op else {
-            return Err(PostError::Invalid { why: "only sends fit a connection" });
+        let (op, imm, to) = match front.op {
+            SendOp::Send { imm } => (CompletionOp::Send, imm, None),
+            SendOp::Write { to, imm: None } => (CompletionOp::Write, None, Some(to)),
+            _ => {
+                return Err(PostError::Invalid {
+                    why: "only sends, and writes without immediate data, fit it",
+                });
+            }
         };
         let [buf] = &mut front.sg[..] else { return Err(ONE_BUFFER) };
         let len = buf.len();
@@ -206,14 +212,18 @@ impl Qp {
             raw.opcode = ibv_wr_opcode::IBV_WR_SEND_WITH_IMM;
             raw.imm_data_invalidated_rkey_union.imm_data = imm.to_be();
         }
+        if let Some(to) = to {
+            raw.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+            raw.wr.rdma = rdma_t { remote_addr: to.addr, rkey: to.rkey.0 };
+        }
         raw.send_flags = match front.flags.contains(SendFlags::SOLICITED) {
             true => ibv_send_flags::IBV_SEND_SOLICITED.0,
             false => 0,
         };
         raw.sg_list = &raw mut sge;
         raw.num_sge = i32::from(sge.length > 0);
-        let Some(SendWr { id, op, sg, flags }) = work.pop_front() else { return Ok(()) };
-        raw.wr_id = self.send_cq.keep(Work { id, qpn: self.qpn, op: CompletionOp::Send, sg });
+        let Some(SendWr { id, op: asked, sg, flags }) = work.pop_front() else { return Ok(()) };
+        raw.wr_id = self.send_cq.keep(Work { id, qpn: self.qpn, op, sg });
         let mut refused = std::ptr::null_mut();
         // SAFETY: the queue pair lives while `self` does. The request and its list are read during the call. The memory
         // that the list names stays with the completion queue, so nobody touches it before the completion, or before
@@ -221,7 +231,7 @@ impl Qp {
         let result = unsafe { rdma_sys::ibv_post_send(self.raw.get(), &raw mut raw, &raw mut refused) };
         let Some(error) = refusal(result) else { return Ok(()) };
         if let Some(Work { sg, .. }) = take_back(!refused.is_null(), &self.send_cq, raw.wr_id) {
-            work.push_front(SendWr { id, op, sg, flags });
+            work.push_front(SendWr { id, op: asked, sg, flags });
         }
         Err(error)
     }

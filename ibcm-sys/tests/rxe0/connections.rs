@@ -112,6 +112,20 @@ async fn messages_go_both_ways_whole_and_in_order() {
     }
 }
 
+/// What asks whether a peer is there: a write of no length needs neither memory nor a key nor a receive.
+#[tokio::test]
+#[ignore = "needs rxe0"]
+async fn a_write_of_no_length_is_answered() {
+    let device = rxe0().await;
+    let (a, b) = pair(&device, 4).await;
+    let to = RemoteAddr { addr: 0, rkey: RKey(0) };
+    let wr = SendWr::new(7, SendOp::Write { to, imm: None }, Buf::unregistered(0));
+    a.qp.post_send(&mut VecDeque::from([wr])).unwrap();
+    let done = a.complete(1).await.remove(0);
+    assert_eq!((done.id, done.status, done.op), (7, Status::SUCCESS, CompletionOp::Write));
+    assert_eq!(b.cq.poll(&mut Vec::new(), 1), 0);
+}
+
 /// Many rounds in which each side parks until the other's message is there: no completion goes unnoticed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs rxe0"]

@@ -19,10 +19,10 @@ use ibdev::qp::{Init, QpSpec, QpType, Rtr, Rts, Transition};
 use ibdev::{
     Access, AddressVector, AgentSpec, Buf, Completion, CompletionOp, CompletionQueue, Device, DeviceError,
     DeviceEvent, GidKind, GlobalRoute, LinkLayer, MAD_LEN, MadAddr, MadAgent, OutgoingMad, PortState,
-    PostError, QueuePair, ReceivedMad, RecvWr, SendOp, SendWr, Status,
+    PostError, QueuePair, ReceivedMad, RecvWr, RemoteAddr, SendOp, SendWr, Status,
 };
 use ibwire::mad::{Method, MgmtClass};
-use ibwire::{FlowLabel, Gid, Lid, Mtu, PKey, Psn, QKey, Qpn, Rate, RnrTimer, ServiceLevel, TimeCode};
+use ibwire::{FlowLabel, Gid, Lid, Mtu, PKey, Psn, QKey, Qpn, RKey, Rate, RnrTimer, ServiceLevel, TimeCode};
 
 const CM: AgentSpec = AgentSpec { port: 1, class: MgmtClass::CM, class_version: 2, methods: &[Method::SEND] };
 const HERE: &str = "10.77.0.1";

@@ -9,12 +9,8 @@ listening 7471
 ours call "$1" 7471 --messages 10 --size 100 --silent --until-closed --keepalive 1000 >called &
 client=$!
 says called "kept alive"
-before=$(date +%s%N)
 ip link set veth0 down
 if wait $client; then echo "no error"; exit 1; fi
-took=$((($(date +%s%N) - before) / 1000000))
-echo "over after $took ms"
-((took < 12000)) # the end of the program included
 grep '^lost the peer was silent for [2-4]\.' called
 kill -KILL $server
 link_up

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use ibdev::{Buf, Completion, PostError, RemoteAddr, SendFlags, SendOp, SendWr};
+use ibdev::{Buf, Completion, PostError, RemoteAddr, SendFlags, SendOp, SendWr, Status};
 use ibwire::RKey;
 
 use super::{Queues, Totals};
@@ -54,6 +54,11 @@ impl Queues {
                 Totals::add(&self.totals.keepalives_sent, 1);
             }
             Err(PostError::Full) => {}
+            // Otherwise a peer that cannot be asked would count as silent.
+            Err(PostError::Invalid { why }) => {
+                tracing::debug!(why, "the device cannot ask");
+                self.failed(Status::LOC_QP_OP_ERR);
+            }
             Err(error) => tracing::debug!(%error, "keepalive not posted"),
         }
     }
