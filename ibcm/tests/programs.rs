@@ -1,5 +1,5 @@
-//! Two programs as users write them: a storage target that stops cleanly, and its client that tells refusals from
-//! silence.
+//! Programs as users write them: a storage target that stops cleanly, its client that tells refusals from silence, and a
+//! test of a program's own.
 
 mod common;
 
@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use common::{Net, Result, SID};
 use ibcm::ConnectError::{Rejected, Unreachable};
-use ibcm::{Connection, Hca, IncomingRequest, Listener, Recv, RejReason, Reject, ServiceId};
+use ibcm::sim::Subnet;
+use ibcm::{Connection, Gid, Hca, IncomingRequest, Listener, Recv, RejReason, Reject, Retry, ServiceId};
 use tokio::sync::watch;
 
 async fn serve(request: IncomingRequest, depth: usize, mut stop: watch::Receiver<bool>) -> Result<()> {
@@ -45,10 +46,10 @@ async fn target(hca: Hca, mut stop: watch::Receiver<bool>) -> Result<()> {
 }
 
 /// What the client makes of a target: one line.
-async fn ask(hca: &Hca, server: ibcm::Gid, sid: ServiceId, version: u8) -> Result<String> {
+async fn ask(hca: &Hca, server: Gid, sid: ServiceId, version: u8) -> Result<String> {
     let path = hca.path_to(server).service_id(sid).await?;
     let connect = Connection::connect(path).private_data(&[b'B', b'D', version, 0x20]);
-    Ok(match connect.deadline(Duration::from_secs(5)).await {
+    Ok(match connect.deadline(Duration::from_secs(5)).retry(Retry::backoff()).await {
         Ok(conn) => conn.disconnect().await.to_string(),
         Err(Rejected(no)) => match (no.reason, &no.private_data[..2]) {
             (RejReason::CONSUMER, [b'V', newest]) => format!("it speaks versions up to {newest}"),
@@ -88,4 +89,55 @@ async fn a_storage_target_and_its_clients() -> Result {
     drop(conn);
     target.await??;
     net.quiet().await
+}
+
+async fn consult(
+    hca: Hca,
+    server: Gid,
+    question: &'static [u8],
+) -> std::result::Result<Vec<u8>, ibcm::Error> {
+    let path = hca.path_to(server).service_id(SID).await?;
+    let conn = Connection::connect(path).retry(Retry::backoff()).deadline(Duration::from_secs(60)).await?;
+    conn.send_copy(question).await?;
+    Ok(conn.recv().await?.map(|message| message.to_vec()).unwrap_or_default())
+}
+
+async fn answer(listener: Listener) {
+    while let Ok(request) = listener.accept().await {
+        tokio::spawn(async move {
+            let conn = request.accept().await?; // fails if that client has given up meanwhile: its affair alone
+            let question = conn.recv().await?.ok_or(ibcm::RecvError::Closed)?;
+            conn.send(question.into_buf()).await.map_err(ibcm::Error::from)
+        });
+    }
+}
+
+/// The network is cut before the first REQ, or at some later moment of the handshake.
+#[tokio::test(start_paused = true)]
+async fn a_partition_delays_the_answer() -> Result<()> {
+    for seed in 0..20 {
+        let net = Subnet::star(["client", "server"]).seed(seed).await?;
+        let flight = Duration::from_micros(2)..=Duration::from_millis(3);
+        net.faults().loss(0.05).reorder(0.1).delay(flight);
+        let (client, server) =
+            (Hca::open(net.device("client")).await?, Hca::open(net.device("server")).await?);
+        let answering = tokio::spawn(answer(Listener::bind(SID).device(&server).await?));
+        let asking = tokio::spawn(consult(client, server.gid(), b"who leads?"));
+        tokio::time::sleep(Duration::from_micros(500) * seed as u32).await;
+        net.partition(&["client"], &["server"]);
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        assert!(seed > 0 || !asking.is_finished());
+        net.heal();
+        let answered = asking.await?;
+        // Data that is under way when the network goes for good breaks the connection: its QP gives up first.
+        assert!(seed > 0 || answered.is_ok(), "{answered:?}");
+        match answered {
+            Ok(answer) => assert!(answer == b"who leads?" || answer.is_empty(), "{seed}: {answer:?}"),
+            Err(error) => assert!(!matches!(error, ibcm::Error::Connect(_)), "{seed}: {error}"),
+        }
+        answering.abort();
+        _ = answering.await;
+        net.quiet().await?;
+    }
+    Ok(())
 }
