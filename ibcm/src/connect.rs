@@ -201,7 +201,7 @@ impl<const N: usize> Connect<N> {
     }
 
     /// How long the peer may think before the REQ is repeated; flight time comes on top. Rounded up to 4.096 us
-    /// times a power of two. Default: by the rule of [`deadline`](Self::deadline).
+    /// times a power of two, and nothing is left to chance. Default: by the rule of [`deadline`](Self::deadline).
     pub fn response_timeout(self, timeout: Duration) -> Self {
         self.set(|config| config.response_timeout = Some(timeout))
     }
@@ -386,9 +386,7 @@ impl ConnectConfig {
 impl From<End> for ConnectError {
     fn from(end: End) -> Self {
         match end {
-            End::Rejected(rejection, effort) => {
-                Self::Rejected(Box::new(Rejection::new(&rejection, effort)))
-            }
+            End::Rejected(rejection, effort) => Self::Rejected(Box::new(Rejection::new(&rejection, effort))),
             End::Timeout(Effort { sent, waited, busy }) => {
                 Self::Unreachable { attempts: 1, sent: sent.into(), waited, busy }
             }

@@ -38,6 +38,7 @@ impl Timing {
             let codes = (SHORTEST..=LONGEST).rev().map(TimeCode::truncate);
             codes.into_iter().find(fits).unwrap_or(TimeCode::truncate(SHORTEST))
         };
+        let is_given = response_timeout.is_some();
         let response_timeout = response_timeout.map_or_else(derived, TimeCode::at_least);
         let period = period(response_timeout);
         let retries = left.as_nanos().div_ceil(period.as_nanos()).saturating_sub(1);
@@ -45,7 +46,7 @@ impl Timing {
             response_timeout,
             local_response_timeout: TimeCode::at_least(period),
             max_cm_retries: u8::try_from(retries).unwrap_or(u8::MAX).clamp(FEWEST_RETRIES, MOST_RETRIES),
-            jitter: response_timeout.duration() / 2,
+            jitter: if is_given { Duration::ZERO } else { response_timeout.duration() / 2 },
         }
     }
 }
@@ -75,5 +76,6 @@ mod tests {
         let given = Some(Duration::from_millis(300));
         let timing = Timing::derive(Duration::from_secs(10), TimeCode::truncate(16), given);
         assert_eq!((timing.response_timeout.get(), timing.max_cm_retries), (17, 9));
+        assert_eq!(timing.jitter, Duration::ZERO);
     }
 }
