@@ -186,7 +186,8 @@ impl<const N: usize> Connect<N> {
     /// | 10 s | 0.54 s (17) | 1.07 s | 9 | 1.07 s (18) |
     /// | 60 s | 4.29 s (20) | 4.83 s | 12 | 8.59 s (21) |
     ///
-    /// So a silent peer is given up at the deadline, or before if sixteen REQs are over sooner, on RoCE after 77 s.
+    /// So a silent peer is given up at the deadline, or before if sixteen REQs are over sooner, on RoCE after 77 s at the
+    /// earliest.
     /// An attempt that another one may follow, by [`retry`](Self::retry), is timed as if 20 s were left when it is more:
     /// its response timeout is 1.07 s (18) at most. That keeps the waits short for a peer with many at its door, and 60 s
     /// bring two attempts or three instead of thirteen REQs far apart.

@@ -264,3 +264,28 @@ async fn dropped_between_attempts_nothing_is_left() -> Result {
     _ = serving.await;
     net.quiet().await
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_later_attempt_is_timed_by_what_is_left() -> Result {
+    let net = Net::new(1).await?;
+    let listener = net.listen().await?;
+    let minute = 60 * SECOND;
+    // Between 27.5 and 55 s.
+    let retry = Retry::backoff().attempts(2).pause(55 * SECOND..=55 * SECOND);
+    let start = Instant::now();
+    let connecting = tokio::spawn(Connection::connect(path(&net).await?).retry(retry).deadline(minute));
+    let request = listener.accept().await?;
+    // Another attempt may follow, so this one has 20 s.
+    let codes = (request.req().remote_cm_response_timeout.get(), request.req().max_cm_retries.get());
+    assert_eq!(codes, (18, 12));
+    request.reject(RejReason::NO_RESOURCES);
+    let request = listener.accept().await?;
+    let (left, req) = (minute - start.elapsed(), request.req());
+    let period = req.remote_cm_response_timeout.duration() + Duration::from_nanos(2 * (4096 << 16));
+    assert!(req.remote_cm_response_timeout.get() < 20 && period * 8 <= left, "{req:?}");
+    let retries = u32::from(req.max_cm_retries.get());
+    assert!(period * retries < left && period * (retries + 1) >= left, "{retries} x {period:?} in {left:?}");
+    drop(request.accept().await?);
+    drop(connecting.await??);
+    net.quiet().await
+}
