@@ -1,4 +1,4 @@
-//! The rping and kv examples do what their documentation says.
+//! The rping, port and kv examples do what their documentation says.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -87,5 +87,34 @@ fn a_key_value_store() -> Result {
     let mut expected = expected.to_vec();
     expected.sort_unstable();
     assert_eq!(lines, expected, "{text}");
+    Ok(())
+}
+
+#[test]
+fn port_serves_rping() -> Result {
+    let mut server = example("port")?.env("IBCM_DEVICE", "soft:127.0.22.1").stdout(Stdio::piped()).spawn()?;
+    let mut lines = BufReader::new(server.stdout.take().ok_or("no output")?).lines();
+    assert_eq!(lines.next().ok_or("the server ended")??, "listening on 0.0.0.0:7174");
+    let connect = ["connect", "127.0.22.1:7174", "--device", "soft:127.0.22.2", "--count", "20"];
+    let client = output(example("rping")?.args(connect))?;
+    assert!(server.wait()?.success());
+    assert!(client.contains("client: 20 pings of 64 bytes verified"), "{client}");
+    Ok(())
+}
+
+/// As `ucmatose` does: it sends first, and wants its messages back.
+#[tokio::test]
+async fn port_gives_messages_back() -> Result {
+    let hca = ibcm::Hca::open("soft:127.0.23.1").await?;
+    let listener = ibcm::Listener::bind_ip(([127, 0, 23, 1], 7471)).device(&hca).await?;
+    let mut client = example("port")?.arg("127.0.23.1:7471").env("IBCM_DEVICE", "soft:127.0.23.2").spawn()?;
+    let conn = listener.accept().await?.accept().await?;
+    for message in [&b"first"[..], b"", b"third"] {
+        conn.send_copy(message).await?;
+        let back = conn.recv().await?.ok_or("it left")?;
+        assert_eq!(&back[..], message);
+    }
+    conn.disconnect().await;
+    assert!(tokio::task::spawn_blocking(move || client.wait()).await??.success());
     Ok(())
 }

@@ -59,6 +59,7 @@ impl Memory {
 
     /// A new buffer.
     async fn alloc(&self, len: usize) -> Result<Buf, Error> {
+        Invalid::at_most("buffer length", len as u64, isize::MAX as u64)?;
         let mut bufs = self.domain.alloc(1, len).await?;
         bufs.pop().ok_or(Error::Device(DeviceError::Unsupported { what: "one buffer" }))
     }
@@ -67,6 +68,8 @@ impl Memory {
         if count == 0 {
             return Err(Invalid::at_least("buffers of a pool", 0, 1).into());
         }
+        let total = (count as u64).saturating_mul(len as u64);
+        Invalid::at_most("bytes of a pool", total, isize::MAX as u64)?;
         Ok(BufPool::new(Arc::clone(shared), self.domain.alloc(count, len).await?))
     }
 
@@ -74,6 +77,7 @@ impl Memory {
         if len == 0 {
             return Err(Invalid::at_least("region length", 0, 1).into());
         }
+        Invalid::at_most("region length", len as u64, isize::MAX as u64)?;
         Ok(self.domain.register(SharedMemory::zeroed(len), access).await?)
     }
 }

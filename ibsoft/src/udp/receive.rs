@@ -58,10 +58,14 @@ impl Receiver {
         for (n, meta) in metas[..received].iter().enumerate() {
             let buffer = n * BUFFER_LEN;
             let mut at = 0;
-            while at < meta.len {
+            loop {
                 let end = meta.len.min(at + meta.stride.max(1));
                 self.check(from.local, meta, buffer + at..buffer + end, capture);
                 at = end;
+                // An empty datagram is one, too.
+                if at >= meta.len {
+                    break;
+                }
             }
         }
         if let Some(capture) = capture {
