@@ -2,4 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub mod decode;
+#[cfg(doctest)]
+mod docs;
 pub mod guest;

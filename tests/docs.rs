@@ -1,0 +1,10 @@
+//! The pages of docs/: their programs run as doctests.
+
+#[doc = include_str!("../docs/first-connection.md")]
+mod first_connection {}
+
+#[doc = include_str!("../docs/rejecting.md")]
+mod rejecting {}
+
+#[doc = include_str!("../docs/deadlines.md")]
+mod deadlines {}
