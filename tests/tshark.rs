@@ -1,17 +1,18 @@
 //! What we send, decoded by tshark, without a mark of its own and with our values: every packet kind as our encoders make
-//! it, over IPv4 and IPv6; and captures of whole HCAs, over UDP and on the in-process subnet. Without tshark the cases
-//! count as ignored; with CI=true they fail.
+//! it, over IPv4 and IPv6; and captures of whole HCAs, over UDP and on the in-process subnet, and of MADs alone. Without
+//! tshark the cases count as ignored; with CI=true they fail.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, File};
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ibcm::sim::Subnet;
 use ibcm::{Hca, OpenError};
+use ibsoft::{SoftDevice, UdpConfig};
 use ibwire::packet::{Bth, TransportPacket};
 use libtest_mimic::{Arguments, Failed, Trial};
 use pcap_file::pcap::{PcapPacket, PcapWriter};
@@ -36,6 +37,8 @@ fn main() -> ExitCode {
     trials.extend(captured("v4", OVER_UDP, folder.join("captured-v4.pcap"), over_ipv4));
     trials.extend(captured("v6", OVER_UDP, folder.join("captured-v6.pcap"), over_ipv6));
     trials.extend(captured("subnet", ON_SUBNET, folder.join("captured-subnet.pcap"), on_subnet));
+    trials.extend(captured("mads", MADS, folder.join("captured-mads.pcap"), mads_on_subnet));
+    trials.extend(captured("mads_roce", &MADS[1..], folder.join("captured-mads-roce.pcap"), mads_over_udp));
     let trials = trials.into_iter().map(|trial| trial.with_ignored_flag(left_out)).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -137,6 +140,9 @@ const ON_SUBNET: &[&str] = &[
     "FATAL_NAK",
 ];
 
+/// What a device that writes no packets itself is captured of.
+const MADS: &[&str] = &["MRA", "REQ", "REJ", "REP", "RTU", "DREQ", "DREP"];
+
 /// One trial per packet kind: the capture that `converse` makes holds some, and tshark reads each as we do.
 fn captured(
     wire: &str,
@@ -183,8 +189,16 @@ fn over_ipv4(file: &Path) -> Result<(), String> {
     )
 }
 
+/// Who uses IPv6's loopback address.
+static IPV6_LOOPBACK: Mutex<()> = Mutex::new(());
+
+fn lock(mutex: &Mutex<()>) -> MutexGuard<'_, ()> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// IPv6 has one loopback address: an HCA talks to itself.
 fn over_ipv6(file: &Path) -> Result<(), String> {
+    let _one_at_a_time = lock(&IPV6_LOOPBACK);
     over_udp(
         async |file| {
             let hca = Hca::open("soft:::1").pcap(file).await?;
@@ -217,6 +231,33 @@ fn on_subnet(file: &Path) -> Result<(), String> {
         talk.await.map_err(|error| chain(&*error))?;
         net.write_pcap(file).map_err(|error| chain(&error))
     })
+}
+
+/// One HCA whose device does not capture.
+fn mads_on_subnet(file: &Path) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+    runtime.map_err(|error| error.to_string())?.block_on(async {
+        let net = Subnet::star(["server", "client"]).seed(2).await.map_err(|error| chain(&error))?;
+        let server = Hca::open(net.device("server")).await.map_err(|error| chain(&error))?;
+        let client = Hca::open(net.device("client")).pcap(file).await.map_err(|error| chain(&error))?;
+        let talk = conversation::all_kinds(&server, &client, Duration::from_secs(10));
+        talk.await.map_err(|error| chain(&*error))
+    })
+}
+
+/// The same with global routes, as over RoCE; nothing makes the server send an MRA. Where a packet is not IPv4, tshark does
+/// not take the GIDs in its REQ for IPv4 addresses.
+fn mads_over_udp(file: &Path) -> Result<(), String> {
+    let _one_at_a_time = lock(&IPV6_LOOPBACK);
+    over_udp(
+        async |file| {
+            let config = UdpConfig::new([Ipv6Addr::LOCALHOST.into()]);
+            let device = SoftDevice::bind(config).expect("nobody else has IPv6's loopback address");
+            let hca = Hca::open(device).pcap(file).await?;
+            Ok((hca.clone(), hca))
+        },
+        file,
+    )
 }
 
 /// An error with its causes.

@@ -16,6 +16,7 @@ use crate::backlog::Backlog;
 use crate::clock::now;
 use crate::events::HcaEvent;
 use crate::incoming::Waiting;
+use crate::mad_capture::MadCapture;
 use crate::mad_trace::{self, Direction};
 use crate::proto::{ConnHandle, Event, LocalPort};
 use crate::shared::{Counters, Engine, Hungry, Phase, Shared};
@@ -43,6 +44,7 @@ pub(crate) struct Driver {
     sleep: Pin<Box<Sleep>>,
     received: Vec<ReceivedMad>,
     routed: Routed,
+    capture: Option<MadCapture>,
 }
 
 /// The CM agent of one port.
@@ -80,7 +82,12 @@ pub(crate) fn local_port(device: &dyn Device, port: u8) -> Result<LocalPort, Dev
 }
 
 impl Driver {
-    pub(crate) fn new(shared: Arc<Shared>, device: Arc<dyn Device>, agents: Vec<Box<dyn MadAgent>>) -> Self {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        device: Arc<dyn Device>,
+        agents: Vec<Box<dyn MadAgent>>,
+        capture: Option<MadCapture>,
+    ) -> Self {
         let port = |(number, agent)| Port { number, agent, queue: VecDeque::new() };
         let ports = (1..).zip(agents).map(port).collect();
         let sleep = Box::pin(tokio::time::sleep_until(now().into()));
@@ -94,6 +101,7 @@ impl Driver {
             sleep,
             received: Vec::new(),
             routed: Routed::default(),
+            capture,
         }
     }
 
@@ -102,10 +110,11 @@ impl Driver {
         let mut busy = self.device_events(cx);
         busy |= self.receive(cx);
         self.engine_round();
+        // Before anyone learns of it: a program that ends with its connection has answered the peer's DREQ.
+        busy |= self.send(cx);
         busy |= self.deliver();
         busy |= self.feed();
-        busy |= self.keep_alive();
-        busy | self.send(cx)
+        busy | self.keep_alive()
     }
 
     /// True if there were any.
@@ -205,6 +214,11 @@ impl Driver {
                 received.from.slid,
                 &received.mad,
             );
+            if let Some(capture) = &mut self.capture
+                && let Some(port) = engine.endpoint.local_ca().port(received.from.port)
+            {
+                capture.incoming(port, &received);
+            }
             engine.endpoint.handle_mad(now, &received.from, &received.mad);
         }
         if engine.endpoint.poll_timeout().is_some_and(|due| due <= now) {
@@ -222,6 +236,11 @@ impl Driver {
                     av.dlid,
                     &out.mad,
                 );
+                if let Some(capture) = &mut self.capture
+                    && let Some(port) = engine.endpoint.local_ca().port(port.number)
+                {
+                    capture.outgoing(port, &out);
+                }
                 port.queue.push_back(out);
             }
         }
@@ -229,6 +248,9 @@ impl Driver {
             engine.route(event, &mut self.routed);
         }
         self.timer = engine.endpoint.poll_timeout();
+        if let Some(capture) = &mut self.capture {
+            Counters::add(&self.shared.counters.mads_uncaptured, capture.flush());
+        }
     }
 
     /// Gives the events to those whom they concern; true if there were any.

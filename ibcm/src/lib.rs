@@ -89,6 +89,8 @@ mod keepalive;
 #[cfg(feature = "runtime")]
 mod listener;
 #[cfg(feature = "runtime")]
+mod mad_capture;
+#[cfg(feature = "runtime")]
 mod mad_trace;
 #[cfg(feature = "runtime")]
 mod memory;

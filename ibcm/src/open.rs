@@ -17,6 +17,7 @@ use crate::device_spec::{DeviceSpec, Kind};
 use crate::driver::{Driver, local_port, open_agents};
 use crate::error::OpenError;
 use crate::hca::Hca;
+use crate::mad_capture::MadCapture;
 use crate::proto::{Config, Endpoint, LocalCa};
 use crate::shared::Shared;
 
@@ -71,9 +72,13 @@ impl Open {
         self.set(|options| options.config = config)
     }
 
-    /// Writes every packet of a software HCA to this file, for Wireshark. A device of a
-    /// [`sim::Subnet`](crate::sim::Subnet) has no file of its own: use
-    /// [`Subnet::write_pcap`](crate::sim::Subnet::write_pcap).
+    /// Writes to this file, for Wireshark: every packet of a software HCA that is named here (`soft`), as RoCEv2 over
+    /// Ethernet; of any other device the MADs that the connection manager sends and receives, as InfiniBand packets. The
+    /// file can be read at any time. What can't be written is counted.
+    ///
+    /// Of a MAD the device shows no more than its address: its PSN is the number in the file, over RoCE the GIDs
+    /// stand in the GRH and the LIDs are 0. A device of a [`sim::Subnet`](crate::sim::Subnet) counts as another one:
+    /// [`Subnet::write_pcap`](crate::sim::Subnet::write_pcap) writes all packets of a subnet.
     pub fn pcap(self, file: impl Into<PathBuf>) -> Self {
         self.set(|options| options.pcap = Some(file.into()))
     }
@@ -98,40 +103,38 @@ impl OpenConfig {
 pub(crate) fn open(kind: Kind, options: Options) -> Result<Hca, OpenError> {
     let runtime = tokio::runtime::Handle::try_current().map_err(|_| OpenError::NoRuntime)?;
     let name = kind.to_string().into_boxed_str();
-    let device = open_device(kind, &options)?;
-    start(device, options, runtime).map_err(|source| OpenError::Device { device: name, source })
+    let opened = open_device(kind, &options)?;
+    start(opened, options, runtime).map_err(|source| OpenError::Device { device: name, source })
 }
 
-#[cfg(feature = "soft")]
-fn open_device(kind: Kind, options: &Options) -> Result<Arc<dyn Device>, OpenError> {
+/// A device as it was opened.
+struct Opened {
+    device: Arc<dyn Device>,
+    /// What it does not capture itself.
+    capture: Option<MadCapture>,
+}
+
+fn open_device(kind: Kind, options: &Options) -> Result<Opened, OpenError> {
     let failed = |kind: &Kind, source| match source {
         DeviceError::NoRuntime => OpenError::NoRuntime,
         source => OpenError::Device { device: kind.to_string().into(), source },
     };
     match &kind {
+        #[cfg(feature = "soft")]
         Kind::Soft(addresses) => {
             let mut config = ibsoft::UdpConfig::new(addresses.iter().copied());
             config.pcap = options.pcap.clone();
             config.rng_seed = options.rng_seed;
             let device = ibsoft::SoftDevice::bind(config).map_err(|source| failed(&kind, source))?;
-            Ok(Arc::new(device))
+            Ok(Opened { device: Arc::new(device), capture: None })
         }
-        Kind::Open(device) => match options.pcap {
-            None => Ok(Arc::clone(device)),
-            Some(_) => {
-                let what = "a pcap file of this device (a Subnet writes its own)";
-                Err(failed(&kind, DeviceError::Unsupported { what }))
-            }
-        },
-        Kind::Rdma(_) | Kind::Ibsim(_) => Err(not_built(&kind)),
-    }
-}
-
-#[cfg(not(feature = "soft"))]
-fn open_device(kind: Kind, _options: &Options) -> Result<Arc<dyn Device>, OpenError> {
-    match kind {
-        Kind::Open(device) => Ok(device),
-        Kind::Soft(_) | Kind::Rdma(_) | Kind::Ibsim(_) => Err(not_built(&kind)),
+        Kind::Open(device) => {
+            let capture = options.pcap.as_deref().map(MadCapture::create).transpose();
+            let capture = capture.map_err(|error| DeviceError::os("creating the pcap file", error));
+            let capture = capture.map_err(|source| failed(&kind, source))?;
+            Ok(Opened { device: Arc::clone(device), capture })
+        }
+        _ => Err(not_built(&kind)),
     }
 }
 
@@ -145,7 +148,7 @@ fn not_built(kind: &Kind) -> OpenError {
 }
 
 fn start(
-    device: Arc<dyn Device>,
+    Opened { device, capture }: Opened,
     options: Options,
     runtime: tokio::runtime::Handle,
 ) -> Result<Hca, DeviceError> {
@@ -163,7 +166,7 @@ fn start(
         let probe: Arc<dyn ibsoft::sim::Probe> = shared.clone();
         device.add_probe(Arc::downgrade(&probe));
     }
-    runtime.spawn(Driver::new(Arc::clone(&shared), device, agents));
+    runtime.spawn(Driver::new(Arc::clone(&shared), device, agents, capture));
     let hca = Hca::from_shared(shared);
     default_device::register(runtime.id(), &hca);
     Ok(hca)

@@ -126,6 +126,8 @@ counters! {
         requests_malformed,
         /// MADs that were under way to a port when the device was removed or the HCA closed.
         mads_unsent,
+        /// MADs that could not be written to the pcap file ([`Open::pcap`](crate::Open::pcap)), at least so many.
+        mads_uncaptured,
     }
 }
 

@@ -40,8 +40,6 @@
 mod device;
 pub mod engine;
 #[cfg(feature = "runtime")]
-mod pcap;
-#[cfg(feature = "runtime")]
 pub mod sim;
 #[cfg(feature = "runtime")]
 mod udp;

@@ -10,6 +10,7 @@
 //! | [`packet`] | LRH, GRH, BTH and the headers behind it; a packet as a whole: [`packet::TransportPacket`] |
 //! | [`icrc`], [`vcrc`] | the two CRCs of a packet |
 //! | [`mad`] | the header of management datagrams, ClassPortInfo |
+//! | [`pcap`] | packets in files for Wireshark |
 //!
 //! What a peer sent is read by a `parse` that cannot panic and says [`DecodeError`] if it cannot be represented;
 //! `to_bytes` and `write_to` write it. Reserved bits of packet headers are kept, because CRCs cover them. Reserved
@@ -45,6 +46,7 @@ pub mod mad;
 mod number;
 pub mod packet;
 mod path_record;
+pub mod pcap;
 mod private_data;
 mod reject;
 pub mod vcrc;

@@ -76,7 +76,7 @@ impl Rig {
         let shared = Shared::new(endpoint, Arc::clone(&device), runtime, ChaCha8Rng::from_seed([1; 32]));
         let wires = [(); 2].map(|()| Arc::<Wire>::default());
         let agent = |wire: &Arc<Wire>| Box::new(Agent(Arc::clone(wire))) as Box<dyn MadAgent>;
-        let driver = Driver::new(Arc::clone(&shared), device, wires.iter().map(agent).collect());
+        let driver = Driver::new(Arc::clone(&shared), device, wires.iter().map(agent).collect(), None);
         Self { _net: net, shared, driver, wires, ports, next_qpn: 0x100 }
     }
 

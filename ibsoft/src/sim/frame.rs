@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use ibwire::icrc::{self, Icrc, IcrcHasher};
-use ibwire::packet::{Bth, Grh, Lrh, NextHeader};
+use ibwire::icrc::{self, Icrc};
+use ibwire::packet::{Bth, Grh, Lrh, NextHeader, link_frame};
 use ibwire::vcrc::{self, Vcrc};
 
 use crate::engine::{NetHeader, NetRoute};
@@ -33,37 +33,22 @@ pub(super) fn encode(net: &NetHeader, transport: &[u8]) -> Vec<u8> {
     let grh = net.route.map(|route| Grh {
         traffic_class: route.traffic_class,
         flow_label: route.flow_label,
-        payload_len: (transport.len() + Icrc::LEN) as u16,
+        payload_len: 0,
         next_header: Grh::NEXT_BTH,
         hop_limit: route.hop_limit,
         sgid: route.sgid,
         dgid: route.dgid,
     });
-    let covered = Lrh::LEN + grh.map_or(0, |_| Grh::LEN) + transport.len() + Icrc::LEN;
     let lrh = Lrh {
         vl: 0,
         sl: net.sl,
-        next: if grh.is_some() { NextHeader::Grh } else { NextHeader::Bth },
+        next: NextHeader::Bth,
         dlid: net.dlid,
-        words: (covered / 4) as u16,
+        words: 0,
         slid: net.slid,
         reserved: 0,
     };
-    let mut frame = Vec::with_capacity(covered + Vcrc::LEN);
-    frame.extend_from_slice(&lrh.to_bytes());
-    let mut icrc = match &grh {
-        Some(grh) => {
-            frame.extend_from_slice(&grh.to_bytes());
-            IcrcHasher::global(grh)
-        }
-        None => IcrcHasher::local(&lrh),
-    };
-    icrc.update(transport);
-    frame.extend_from_slice(transport);
-    frame.extend_from_slice(&icrc.finalize().0);
-    let vcrc = vcrc::of(&frame);
-    frame.extend_from_slice(&vcrc.0);
-    frame
+    link_frame(lrh, grh, transport)
 }
 
 /// What a port finds in a frame: the network layer, and where BTH through padding stand. Both CRCs are checked.

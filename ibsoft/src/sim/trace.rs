@@ -2,17 +2,18 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::io;
+use std::fs::File;
+use std::io::{self, BufWriter};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ibwire::mad::MadHeader;
 use ibwire::packet::TransportPacket;
+use ibwire::pcap::{ErfRecord, LinkType, PcapWriter};
 
 use super::fabric::PortId;
 use super::frame;
-use crate::pcap::{ErfRecord, PcapFile};
 
 /// What became of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,7 +118,7 @@ impl Trace {
 
     /// Writes all packets that are kept. The start is in 1970, so that the same seed gives the same file.
     pub(super) fn write_pcap(&self, path: &Path) -> io::Result<()> {
-        let mut file = PcapFile::erf(path)?;
+        let mut file = PcapWriter::new(BufWriter::new(File::create(path)?), LinkType::Erf)?;
         for passage in &self.passages {
             let lost = !matches!(passage.fate, Fate::Delivered(_) | Fate::Flying);
             let record = ErfRecord { since_epoch: passage.sent, lost, packet: &passage.frame };

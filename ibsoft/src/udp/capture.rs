@@ -1,6 +1,7 @@
 //! Every packet of a UDP device into a pcap file.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, BufWriter};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,20 +10,20 @@ use std::time::SystemTime;
 
 use ibdev::DeviceError;
 use ibwire::icrc::{FoundId, IdClass};
-
-use crate::pcap::{PcapFile, RoceFrame};
+use ibwire::pcap::{LinkType, PcapWriter, RoceFrame};
 
 /// A capture in progress.
 #[derive(Debug)]
 pub(super) struct Capture {
-    file: Mutex<PcapFile>,
+    file: Mutex<PcapWriter<BufWriter<File>>>,
     errors: AtomicU64,
 }
 
 impl Capture {
     pub(super) fn create(path: &Path) -> Result<Self, DeviceError> {
-        let file =
-            PcapFile::ethernet(path).map_err(|error| DeviceError::os("creating the pcap file", error))?;
+        let file = File::create(path)
+            .and_then(|file| PcapWriter::new(BufWriter::new(file), LinkType::Ethernet))
+            .map_err(|error| DeviceError::os("creating the pcap file", error))?;
         Ok(Self { file: Mutex::new(file), errors: AtomicU64::new(0) })
     }
 
@@ -33,7 +34,7 @@ impl Capture {
 
     /// Brings what was recorded to the file: it is complete if the process is killed now.
     pub(super) fn flush(&self) {
-        self.lock().with(PcapFile::flush);
+        self.lock().with(PcapWriter::flush);
     }
 
     /// How many packets could not be written.
@@ -44,7 +45,7 @@ impl Capture {
 
 /// The right to add to a capture.
 pub(super) struct Recording<'a> {
-    file: MutexGuard<'a, PcapFile>,
+    file: MutexGuard<'a, PcapWriter<BufWriter<File>>>,
     errors: &'a AtomicU64,
 }
 
@@ -63,7 +64,7 @@ impl Recording<'_> {
         self.with(|file| file.write(since_epoch, |out| frame.write_to(out)));
     }
 
-    fn with(&mut self, write: impl FnOnce(&mut PcapFile) -> io::Result<()>) {
+    fn with(&mut self, write: impl FnOnce(&mut PcapWriter<BufWriter<File>>) -> io::Result<()>) {
         if let Err(error) = write(&mut self.file)
             && self.errors.fetch_add(1, Ordering::Relaxed) == 0
         {

@@ -2,12 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use ibwire::FlowLabel;
-use ibwire::packet::{Grh, Ipv4Header, UdpHeader};
+use crate::FlowLabel;
+use crate::packet::{Grh, Ipv4Header, UdpHeader};
 
 /// What the kernel put in front of a datagram, as far as it is known here.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct RoceFrame<'a> {
+pub struct RoceFrame<'a> {
     /// Sender.
     pub src: SocketAddr,
     /// Receiver; of the same family as the sender.
@@ -22,7 +22,7 @@ pub(crate) struct RoceFrame<'a> {
 
 impl RoceFrame<'_> {
     /// Appends the frame.
-    pub(crate) fn write_to(&self, out: &mut Vec<u8>) {
+    pub fn write_to(&self, out: &mut Vec<u8>) {
         let udp_len = (UdpHeader::LEN + self.datagram.len()) as u16;
         let mut udp =
             UdpHeader { src_port: self.src.port(), dst_port: self.dst.port(), len: udp_len, checksum: 0 };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// A packet from the LRH through the VCRC in an Extensible Record Format record (spec/raw.md 1.8).
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ErfRecord<'a> {
+pub struct ErfRecord<'a> {
     /// When it was sent.
     pub since_epoch: Duration,
     /// Whether it never arrived: Wireshark shows such a record with "RX error".
@@ -20,7 +20,7 @@ impl ErfRecord<'_> {
     const RX_ERROR: u8 = 0x10;
 
     /// Appends the record.
-    pub(crate) fn write_to(&self, out: &mut Vec<u8>) {
+    pub fn write_to(&self, out: &mut Vec<u8>) {
         let fraction = (u64::from(self.since_epoch.subsec_nanos()) << 32) / 1_000_000_000;
         let timestamp = self.since_epoch.as_secs() << 32 | fraction;
         let len = self.packet.len() as u16;

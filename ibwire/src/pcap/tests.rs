@@ -1,25 +1,7 @@
-use std::fs::File;
-use std::path::PathBuf;
-
 use pcap_file::DataLink;
 use pcap_file::pcap::PcapReader;
 
 use super::*;
-
-/// A file in the temporary directory that goes away with the test.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        Self(std::env::temp_dir().join(format!("ibsoft-{}-{name}.pcap", std::process::id())))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        _ = std::fs::remove_file(&self.0);
-    }
-}
 
 /// V2 of spec/softhca.md 1.17: an RC acknowledgement from 10.77.0.2 to 10.77.0.1, from the IP header on.
 const V2: &str =
@@ -31,9 +13,8 @@ fn hex(text: &str) -> Vec<u8> {
 
 #[test]
 fn ethernet_frames_are_what_went_over_the_wire() {
-    let scratch = Scratch::new("ethernet");
     let packet = hex(V2);
-    let mut file = PcapFile::ethernet(&scratch.0).unwrap();
+    let mut file = PcapWriter::new(Vec::new(), LinkType::Ethernet).unwrap();
     let frame = RoceFrame {
         src: "10.77.0.2:49441".parse().unwrap(),
         dst: "10.77.0.1:4791".parse().unwrap(),
@@ -42,9 +23,9 @@ fn ethernet_frames_are_what_went_over_the_wire() {
         datagram: &packet[28..],
     };
     file.write(Duration::new(7, 123_456_789), |out| frame.write_to(out)).unwrap();
-    file.flush().unwrap();
 
-    let mut reader = PcapReader::new(File::open(&scratch.0).unwrap()).unwrap();
+    let bytes = file.into_inner();
+    let mut reader = PcapReader::new(&bytes[..]).unwrap();
     assert_eq!(reader.header().datalink, DataLink::ETHERNET);
     let read = reader.next_packet().unwrap().unwrap();
     assert_eq!(read.timestamp, Duration::new(7, 123_456_789));
@@ -58,18 +39,17 @@ fn ethernet_frames_are_what_went_over_the_wire() {
 
 #[test]
 fn erf_records_hold_the_packet() {
-    let scratch = Scratch::new("erf");
     // N2 of spec/softhca.md 1.17
     let packet = hex("00020002000800010400ffff00000011801111110001020304050607f92e27fab135");
     let time = Duration::new(3, 500_000_000);
-    let mut file = PcapFile::erf(&scratch.0).unwrap();
+    let mut file = PcapWriter::new(Vec::new(), LinkType::Erf).unwrap();
     for lost in [false, true] {
         let record = ErfRecord { since_epoch: time, lost, packet: &packet };
         file.write(time, |out| record.write_to(out)).unwrap();
     }
-    file.flush().unwrap();
 
-    let mut reader = PcapReader::new(File::open(&scratch.0).unwrap()).unwrap();
+    let bytes = file.into_inner();
+    let mut reader = PcapReader::new(&bytes[..]).unwrap();
     assert_eq!(reader.header().datalink, DataLink::ERF);
     for flags in [0x04, 0x14] {
         let read = reader.next_packet().unwrap().unwrap();
