@@ -7,7 +7,15 @@ use crate::shared_recv::SharedRecv;
 
 /// The receive buffers of a connection. They are posted before the peer can know of the connection.
 ///
-/// Buffers of its own take `count` times `len` bytes; [`shared`](Self::shared) ones are those of the queue.
+/// # Memory
+/// Buffers of its own take `count` times `len` bytes, by default 16 times 4 KiB: 64 KiB a connection, 64 MiB for a
+/// thousand of them. [`shared`](Self::shared) ones are those of the queue, however many connections use it.
+/// Beside them a connection makes buffers of `len` bytes for what it copies
+/// ([`send_copy`](crate::Connection::send_copy), atomics; not what is sent in buffers of the program), one for each
+/// that is under way at once, up to 64, and keeps them. When a connection ends, its buffers are kept for the next ones of
+/// the HCA's same domain, up to 64 MiB.
+///
+/// # Slow readers
 ///
 /// A peer that sends while no buffer is posted waits and tries again (receiver-not-ready): for ever, as long as its RNR
 /// retry count is 7, the default, so a slow reader stalls the peer and never kills the connection. A peer that sends a

@@ -37,12 +37,27 @@ use crate::sync::lock;
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let (hca, sid) = (Hca::open("soft").await?, ServiceId::new(0x1000_0000_0000_0001));
 /// # let path = hca.path_to(hca.gid()).service_id(sid).await?;
+/// use futures::future::try_join_all;
 /// let listener = Listener::bind(sid).device(&hca).await?;
-/// # let dialing = tokio::spawn(async move { Connection::connect(path).await });
-/// let receives = hca.shared_recv(1024, 4096).await?; // 4 MiB for all connections together
-/// let conn = listener.accept().await?.accept().recv(Recv::shared(&receives)).await?;
-/// # dialing.await??.send_copy(b"x").await?;
-/// # assert!(conn.recv().await?.is_some());
+/// let receives = hca.shared_recv(64, 4096).await?; // 256 KiB for all connections together
+/// # let client_receives = hca.shared_recv(64, 4096).await?;
+/// # let dialing = tokio::spawn(async move {
+/// #     let connect = || Connection::connect(path.clone()).recv(Recv::shared(&client_receives));
+/// #     let conns = try_join_all((0..200).map(|_| connect())).await?;
+/// #     try_join_all(conns.iter().map(|conn| async { conn.send_copy(b"x").await })).await?;
+/// #     Ok::<_, ibcm::Error>(conns)
+/// # });
+/// let mut conns = Vec::new();
+/// for _ in 0..200 {
+///     conns.push(listener.accept().await?.accept().recv(Recv::shared(&receives)).await?);
+/// }
+/// async fn read(conn: &Connection) -> Result<usize, Box<dyn std::error::Error>> {
+///     let message = conn.recv().await?.ok_or("closed")?;
+///     Ok(message.len()) // here its buffer goes back, for any of the connections
+/// }
+/// let lens = try_join_all(conns.iter().map(read)).await?;
+/// # assert_eq!(lens, [1; 200]);
+/// # dialing.await??;
 /// # Ok(())
 /// # }
 /// ```
