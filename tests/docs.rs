@@ -8,3 +8,15 @@ mod rejecting {}
 
 #[doc = include_str!("../docs/deadlines.md")]
 mod deadlines {}
+
+#[doc = include_str!("../docs/memory.md")]
+mod memory {}
+
+#[doc = include_str!("../docs/testing.md")]
+mod testing {}
+
+#[doc = include_str!("../docs/linux.md")]
+mod linux {}
+
+#[doc = include_str!("../docs/closing.md")]
+mod closing {}
