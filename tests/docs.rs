@@ -20,3 +20,6 @@ mod linux {}
 
 #[doc = include_str!("../docs/closing.md")]
 mod closing {}
+
+#[doc = include_str!("../docs/own-qp.md")]
+mod own_qp {}
