@@ -2,6 +2,7 @@
 //!
 //! With the feature `verbs`: `LinuxDevice`, an RDMA device of this machine behind the device contract, driven
 //! through libibverbs and umad.
+#![deny(missing_docs)]
 
 #[cfg(feature = "verbs")]
 mod counters;

@@ -42,6 +42,7 @@
 //!
 //! Every future is cancel-safe or says that it is not. Each connection has a [`tracing`] span; each CM message
 //! is an event with the target [`MAD_TARGET`] at level TRACE.
+#![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 pub mod proto;

@@ -6,6 +6,7 @@
 //!
 //! The traits are unstable until several implementations stand on them; the plain data ([`Buf`], [`qp`], events) is
 //! re-exported by `ibcm`.
+#![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod address;

@@ -34,6 +34,7 @@
 //!
 //! # Features
 //! `runtime` (default): devices and links. Without it only [`engine`] is built.
+#![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "runtime")]

@@ -35,6 +35,7 @@
 //! assert_eq!((packet.bth(), packet.aeth()), (&bth, Some(aeth)));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+#![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod addr;

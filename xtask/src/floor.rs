@@ -50,6 +50,18 @@ pub(crate) const FLOORS: &[Floor] = &[
         run: licences,
     },
     Floor { name: "msrv", about: "no dependency wants a newer Rust than 1.88", packages: &[], run: msrv },
+    Floor {
+        name: "package",
+        about: "what is published packs, with licences and all that a registry shows",
+        packages: &[],
+        run: package,
+    },
+    Floor {
+        name: "semver",
+        about: "nothing breaks what was released without saying so",
+        packages: &[],
+        run: semver,
+    },
     Floor { name: "clippy", about: "no warnings, in any target", packages: &[], run: clippy },
     Floor {
         name: "verbs",
@@ -148,6 +160,48 @@ fn msrv(context: &Context<'_>) -> Verdict {
     let target = context.root.join("target/msrv");
     let words = [&toolchain, "check", "--workspace", "--locked"];
     Verdict::of(process::run(context.cargo(&words).env("CARGO_TARGET_DIR", target), BUILD).result)
+}
+
+/// What each published package has to hold.
+const PACKED: [&str; 3] = ["LICENSE-APACHE", "LICENSE-MIT", "README.md"];
+
+/// Packs all at once, so that packages that need each other are found; they are not built once more. `cargo metadata` has
+/// fetched what this asks the registry for.
+fn package(context: &Context<'_>) -> Verdict {
+    let packed = Workspace::read(context.root).and_then(|workspace| {
+        workspace.check_metadata()?;
+        let mut words =
+            vec!["package", "--workspace", "--no-verify", "--allow-dirty", "--offline", "--quiet"];
+        words.extend(workspace.named(false).into_iter().flat_map(|name| ["--exclude", name]));
+        context.check(&words)?;
+        workspace.named(true).into_iter().try_for_each(|name| {
+            let list = ["package", "--list", "--allow-dirty", "--offline", "--package", name];
+            let ended = process::quiet(&mut context.cargo(&list), BUILD);
+            ended.result?;
+            let lacks = PACKED.into_iter().find(|file| !ended.stdout.lines().any(|line| line == *file));
+            lacks.map_or(Ok(()), |file| Err(format!("{name} is packed without {file}")))
+        })
+    });
+    Verdict::of(packed)
+}
+
+/// Compares the public API with that of the last tag `v…`. The tool is installed when there is something to compare with.
+fn semver(context: &Context<'_>) -> Verdict {
+    let mut question = Command::new("git");
+    question.args(["tag", "--list", "v*", "--merged", "HEAD", "--sort=-version:refname"]);
+    let ended = process::quiet(question.current_dir(context.root), BUILD);
+    if let Err(reason) = ended.result {
+        return Verdict::Failed(reason);
+    }
+    let Some(tag) = ended.stdout.lines().next() else {
+        return Verdict::LeftOut("no release is tagged yet, so nothing can break".into());
+    };
+    if process::quiet(&mut context.cargo(&["semver-checks", "--version"]), BUILD).result.is_err()
+        && let Err(reason) = context.check(&["install", "--locked", "cargo-semver-checks"])
+    {
+        return Verdict::Failed(reason);
+    }
+    Verdict::of(context.check(&["semver-checks", "--workspace", "--baseline-rev", tag]))
 }
 
 fn clippy(context: &Context<'_>) -> Verdict {

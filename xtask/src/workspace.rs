@@ -61,6 +61,24 @@ impl Workspace {
             .collect()
     }
 
+    /// Names of the packages of the workspace that are published, or of those that are not.
+    pub(crate) fn named(&self, published: bool) -> Vec<&str> {
+        let packages = self.members().filter(|package| package["publish"].is_null() == published);
+        packages.filter_map(|package| package["name"].as_str()).collect()
+    }
+
+    /// Fails on every published package that does not say in its manifest what a registry shows.
+    pub(crate) fn check_metadata(&self) -> Result<(), String> {
+        const WANTED: [&str; 6] =
+            ["description", "documentation", "license", "readme", "rust_version", "edition"];
+        let published = self.members().filter(|package| package["publish"].is_null());
+        let lacking = published.flat_map(|package| {
+            let empty = |field: &&str| package[*field].as_str().is_none_or(str::is_empty);
+            WANTED.into_iter().filter(empty).map(|field| format!("{field} of {}", name(package)))
+        });
+        nothing(lacking, "not in the manifest")
+    }
+
     /// Names of all integration test targets that default features build, without doubles.
     pub(crate) fn test_targets(&self) -> Vec<&str> {
         let targets = self.members().flat_map(|package| package["targets"].as_array().into_iter().flatten());
