@@ -104,7 +104,7 @@ fn an_ip_connection_starts_from_the_hca_of_its_route() -> Result {
         return Ok(()); // there the machine's own devices count
     }
     tokio::runtime::Runtime::new()?.block_on(async {
-        let server = Hca::open("soft:127.0.0.9").await?;
+        let server = Hca::open("soft:127.0.24.1").await?;
         let listener = Listener::bind_ip((server.gid().to_ip(), 7000)).device(&server).await?;
         let connecting = tokio::spawn(Connection::connect_ip((server.gid().to_ip(), 7000)));
         let request = listener.accept().await?;
