@@ -237,6 +237,9 @@ impl Bind {
 
     /// How many requests may wait behind those of the [`window`](Self::window), taken or not, while MRAs keep their peers
     /// patient. Default 128.
+    ///
+    /// A request that is dropped comes again after its peer's period, mostly one or two seconds. A server keeps busy if as
+    /// many wait as it decides in that time.
     pub fn backlog(self, requests: usize) -> Self {
         self.set(|config| config.backlog = requests)
     }
