@@ -114,8 +114,9 @@ impl Connection {
     /// ```
     ///
     /// # Errors
-    /// [`OpError`] with the buffer: [`OpCause::Invalid`] if as many are posted, [`OpCause::Device`] with a shared
-    /// receive queue, [`OpCause::Closed`] once the connection has ended.
+    /// [`OpError`] with the buffer: [`OpCause::Invalid`](crate::OpCause::Invalid) if as many are posted,
+    /// [`OpCause::Device`](crate::OpCause::Device) with a shared receive queue,
+    /// [`OpCause::Closed`](crate::OpCause::Closed) once the connection has ended.
     pub fn post_recv(&self, buf: Buf) -> Result<(), OpError> {
         self.held.post_recv(buf)
     }

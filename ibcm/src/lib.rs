@@ -40,8 +40,18 @@
 //! - [`proto`] is the engine underneath, sans-IO, for another runtime.
 //! - [`sim`] is a subnet within the process, for tests of your own programs.
 //!
-//! Every future is cancel-safe or says that it is not. Each connection has a [`tracing`] span; each CM message
-//! is an event with the target [`MAD_TARGET`] at level TRACE.
+//! Every future is cancel-safe or says that it is not.
+//!
+//! # Seeing what happens
+//! - **Counters**: [`Hca::stats`], [`Listener::stats`], [`Connection::stats`]; `named()` of each feeds an exporter.
+//! - **Events**: [`Hca::events`] and [`Port::events`] tell of ports and GIDs, [`Connection::events`] of a peer that is busy.
+//!   They are streams, bounded, and say how much a slow reader missed.
+//! - **Log**: each connection has a [`tracing`] span `conn` at level DEBUG, with its IDs (`local`, `remote`), its `service` and
+//!   its `peer`; in it events tell how it was established and how it ended. Each CM message is an event of the target
+//!   [`MAD_TARGET`] at level TRACE. With `tracing_subscriber`'s `EnvFilter`, `ibcm=debug` shows connections without their
+//!   messages, `ibcm::mad=trace` nothing but messages, `[conn{service=0x1000000000000001}]=debug` the connections of one
+//!   service. The example `observe` shows all of it.
+//! - **Packets**: [`Open::pcap`] writes a file for Wireshark.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 

@@ -141,7 +141,10 @@ impl Slot {
             Event::DeviceRemoved { .. } => End::DeviceRemoved,
             Event::Request { .. } => return,
         };
-        tracing::debug!(?end, "ended");
+        match &end {
+            End::Disconnected(closed) => tracing::debug!(how = %closed, "ended"),
+            end => tracing::debug!(how = ?end, "ended"),
+        }
         self.end(shared, end);
     }
 
