@@ -20,7 +20,7 @@ fn main() -> ExitCode {
         setup: "setup-cm.sh",
         variables: vec![("PEER", env!("CARGO_BIN_EXE_guest-peer").into())],
         helpers: &["cm_peer"],
-        targets: &[Target::Example { name: "rping" }],
+        targets: &[Target::Example { package: "examples", name: "rping", feature: None }],
         limit: Duration::from_secs(1200),
     });
     let umad = machine(Config {
@@ -31,6 +31,8 @@ fn main() -> ExitCode {
         targets: &[
             Target::Test { package: "ibcm-sys", name: "rxe0", feature: "verbs" },
             Target::Test { package: "tests", name: "verbs", feature: "verbs" },
+            Target::Example { package: "ibcm-sys", name: "rdma_sys_qp", feature: Some("verbs") },
+            Target::Example { package: "examples", name: "own_qp", feature: None },
         ],
         limit: Duration::from_secs(600),
     });
@@ -131,6 +133,9 @@ fn without_ib_cm() -> Vec<Case> {
     let test = |target: &str, case: &str, tests: &str| {
         Case::new(format!("verbs_{case}"), "test_target.sh", &[target, tests])
     };
+    let own_qp = |case: &str, kernel: &str, us: &str, who: &str| {
+        Case::new(format!("own_qp_{case}"), "own_qp.sh", &[kernel, us, who])
+    };
     vec![
         Case::new("umad_is_free_for_user_space", "umad_free.sh", &[]),
         test("rxe0", "device_says_what_it_is", "device::"),
@@ -144,6 +149,10 @@ fn without_ib_cm() -> Vec<Case> {
         test("verbs", "cm_connections_at_once", "many_connections_at_once").limit(120),
         test("verbs", "cm_refusals", "refuses"),
         test("verbs", "cm_keepalives", "kept_alive"),
+        own_qp("rdma_sys_connects_v4", "10.77.0.1", "10.77.0.2", "rdma_sys"),
+        own_qp("rdma_sys_connects_v6", "fd77::1", "fd77::2", "rdma_sys"),
+        own_qp("soft_hca_connects_v4", "10.77.0.1", "10.77.0.2", "soft"),
+        own_qp("soft_hca_connects_v6", "fd77::1", "fd77::2", "soft"),
     ]
 }
 

@@ -168,6 +168,6 @@ impl Connection {
 
     /// What happened to it, and happens, besides its end.
     pub fn events(&self) -> ConnectionEvents {
-        ConnectionEvents::new(&self.held.slot().events)
+        self.held.session().events()
     }
 }

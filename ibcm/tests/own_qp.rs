@@ -224,7 +224,10 @@ async fn each_side_rejects_at_each_step() -> Result {
         // The passive side, with a queue pair prepared.
         let asking = tokio::spawn(handshake::connect(path.clone(), LocalQp::rc(MADE_UP)));
         let (qp, offer) = offer(&net.server, &listener).await?;
-        if drops { drop(offer) } else { offer.reject(no()) }
+        match drops {
+            true => drop(offer),
+            false => offer.reject(no()),
+        }
         match asking.await? {
             Err(ConnectError::Rejected(rej)) => {
                 assert_eq!((rej.reason, rej.private_data.trimmed().is_empty()), (expected, drops));
@@ -236,7 +239,10 @@ async fn each_side_rejects_at_each_step() -> Result {
         let (client, server) = (ask(&net.client, &path), accept(&net.server, &listener));
         let rejecting = async {
             let (_qp, reply) = client.await?;
-            if drops { drop(reply) } else { reply.reject(no()) }
+            match drops {
+                true => drop(reply),
+                false => reply.reject(no()),
+            }
             Ok(())
         };
         let refused = async { Result::Ok(server.await.err()) };
@@ -319,7 +325,9 @@ async fn deadlines_of_both_sides() -> Result {
     assert_eq!(at.elapsed().as_secs(), 3);
     // By now the peer has said so.
     tokio::time::sleep(SECOND).await;
-    assert!(matches!(reply??.ready().await, Err(ConnectError::Rejected(no)) if no.reason == RejReason::TIMEOUT));
+    assert!(
+        matches!(reply??.ready().await, Err(ConnectError::Rejected(no)) if no.reason == RejReason::TIMEOUT)
+    );
 
     for result in [
         handshake::connect(path.clone(), LocalQp::rc(MADE_UP)).deadline(Duration::ZERO).await,

@@ -97,8 +97,12 @@ pub enum Target {
     },
     /// An example.
     Example {
+        /// The package that it belongs to.
+        package: &'static str,
         /// Its name.
         name: &'static str,
+        /// The feature that it needs, if it needs one.
+        feature: Option<&'static str>,
     },
 }
 

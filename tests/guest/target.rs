@@ -10,7 +10,7 @@ impl Target {
     /// Its name, and that of its file in the guest.
     pub(super) fn name(&self) -> &'static str {
         match self {
-            Self::Test { name, .. } | Self::Example { name } => name,
+            Self::Test { name, .. } | Self::Example { name, .. } => name,
         }
     }
 
@@ -21,7 +21,13 @@ impl Target {
             Self::Test { package, name, feature } => {
                 vec!["test", "--package", package, "--features", feature, "--test", name, "--no-run"]
             }
-            Self::Example { name } => vec!["build", "--package", "examples", "--example", name],
+            Self::Example { package, name, feature } => {
+                let mut what = vec!["build", "--package", package, "--example", name];
+                if let Some(feature) = feature {
+                    what.extend(["--features", feature]);
+                }
+                what
+            }
         };
         let messages = command(&cargo, &[&what[..], &["--message-format", "json"]].concat(), workspace())?;
         messages

@@ -24,8 +24,9 @@ use crate::timing::DEADLINE;
 
 /// A request that has been given a queue pair: what that has to be programmed with, before the REP goes out.
 ///
-/// Move the queue pair to INIT and RTR with [`attrs`](Self::attrs) and post its receives, then [`reply`](Self::reply). RTS may
-/// come before or after; before the reply is over nothing may be sent, for the peer may not be ready.
+/// Move the queue pair to INIT and RTR with [`attrs`](Self::attrs), post its receives, [`reply`](Self::reply), then move it to
+/// RTS. It may be in RTS before, too, but a device tells of data that comes before the RTU in RTR only. Nothing may be sent
+/// before the reply is over: the peer may not be ready.
 ///
 /// The peer is kept patient by MRAs meanwhile. Dropped, or [`reply`](Self::reply) dropped: it is rejected with reason 28.
 #[derive(Debug)]

@@ -10,6 +10,7 @@ use super::guard::Handshake;
 use super::wait::wait;
 use crate::closed::Closed;
 use crate::disconnect::{Disconnect, disconnect};
+use crate::events::ConnectionEvents;
 use crate::peer::Peer;
 use crate::proto::Role;
 use crate::shared::Shared;
@@ -89,6 +90,11 @@ impl Session {
     /// it was addressed by IP) on the passive side, 196 of the REP on the active side.
     pub fn private_data(&self) -> &[u8] {
         &self.parts.private_data
+    }
+
+    /// What happened to it, and happens, besides its end.
+    pub fn events(&self) -> ConnectionEvents {
+        ConnectionEvents::new(&self.slot.events)
     }
 
     /// Waits until the connection has ended, and tells how. It does nothing to end it.

@@ -155,7 +155,7 @@ impl ByteStream {
 
     /// What happened to the connection, and happens, besides its end.
     pub fn events(&self) -> ConnectionEvents {
-        ConnectionEvents::new(&self.conn.slot().events)
+        self.conn.session().events()
     }
 }
 
