@@ -120,6 +120,16 @@ async fn an_acknowledgement_leaves_with_the_answer_of_the_program() {
     assert!(batches < ROUNDS + ROUNDS / 2, "{batches} calls for {datagrams} packets");
 }
 
+#[tokio::test]
+async fn the_nak_of_a_failed_queue_pair_has_left_when_its_program_learns_of_it() {
+    let (a, b) = pair(device(26, 1), device(26, 2), Options::default()).await;
+    b.post_recv(1, 4);
+    a.post_send(7, b"too long", None);
+    assert_eq!(soon(b.completions(1)).await[0].status, Status::LOC_LEN_ERR);
+    assert_eq!(counter(&b.device, "link_tx_datagrams"), 1);
+    assert_eq!(soon(a.completions(1)).await[0].status, Status::REM_INV_REQ_ERR);
+}
+
 /// Nothing here is awaited: the I/O tasks never run.
 #[tokio::test]
 async fn who_polls_again_and_again_receives_by_himself() {

@@ -20,9 +20,9 @@ pub enum ConnectError {
     Rejected(Box<Rejection>),
     /// No REP and no REJ came.
     #[error(
-        "no answer to {sent} request{} in {waited:?}{}{}",
+        "no answer to {}{sent} request{} in {waited:?}{}",
+        if *attempts > 1 { format!("the last of {attempts} attempts, ") } else { String::new() },
         if *sent == 1 { "" } else { "s" },
-        if *attempts > 1 { format!(" and {attempts} attempts") } else { String::new() },
         if *busy { ", though the peer said that it is busy" } else { "" }
     )]
     Unreachable {

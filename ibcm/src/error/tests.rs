@@ -20,7 +20,7 @@ fn texts_are_lower_case_without_a_full_stop() {
     ];
     assert_eq!(errors[0], "no answer to 9 requests in 10s");
     assert_eq!(errors[1], "no answer to 1 request in 1s, though the peer said that it is busy");
-    assert_eq!(errors[2], "no answer to 27 requests in 10s and 3 attempts");
+    assert_eq!(errors[2], "no answer to the last of 3 attempts, 27 requests in 10s");
     assert_eq!(errors[3], "no confirmation of 1 reply in 1s");
 }
 
@@ -85,7 +85,7 @@ fn the_last_error_tells_of_all_attempts() {
     let all_told = format!("{text}, after 3 attempts and 5 requests in 2s");
     assert_eq!(no.of_all(&all, now).to_string(), all_told);
     let silence = silence(1, 2, 1, true).of_all(&all, now);
-    let text = "no answer to 5 requests in 2s and 3 attempts, though the peer said that it is busy";
+    let text = "no answer to the last of 3 attempts, 5 requests in 2s, though the peer said that it is busy";
     assert_eq!(silence.to_string(), text);
 }
 

@@ -183,17 +183,22 @@ impl Core {
     }
 
     /// The same, but what the engine has to send waits for the next call. The link sees to it that there is one, if
-    /// the device [is behind](Self::is_behind).
+    /// the device [is behind](Self::is_behind). Only the NAK of a queue pair that failed leaves at once: it is never
+    /// repeated, and a program that learns of the failure may do what keeps the next call away for long.
     pub(crate) fn drive_silently(&self, now: Instant, call: impl FnOnce(&mut Engine, Instant)) -> Option<()> {
-        self.at_silently(now, |state, now| {
+        let failed = self.at_silently(now, |state, now| {
             if state.gone {
                 return None;
             }
-            let due = state.engine.poll_timeout();
+            let (due, errors) = (state.engine.poll_timeout(), state.engine.counters().qp_errors);
             call(&mut state.engine, now);
             state.behind |= state.engine.has_packets() || state.engine.poll_timeout() != due;
-            Some(())
-        })
+            Some(state.engine.counters().qp_errors != errors)
+        })?;
+        if failed {
+            self.catch_up();
+        }
+        Some(())
     }
 
     /// Calls the engine at this moment for what makes it send nothing.
