@@ -244,11 +244,14 @@ impl ConnectConfig {
             self.retry.check()?;
             let started = now();
             let deadline = started.checked_add(self.deadline);
+            let mut before = None;
             loop {
                 all.made = all.made.saturating_add(1);
-                let error = match self.attempt(all, started, deadline).await {
-                    Ok(conn) => return Ok(conn),
-                    Err(error) => error,
+                let error = match (self.attempt(all, started, deadline).await, before.take()) {
+                    (Ok(conn), _) => return Ok(conn),
+                    // It came to nothing. What the attempt before it met says more.
+                    (Err(ConnectError::Deadline { .. }), Some(met)) => met,
+                    (Err(error), _) => error,
                 };
                 let now = now();
                 let in_time = |pause: &Duration| match (deadline, now.checked_add(*pause)) {
@@ -258,6 +261,7 @@ impl ConnectConfig {
                 let pause = self.retry.pause_after(all.made, &error, || self.jitter()).filter(in_time);
                 let Some(pause) = pause else { return Err(error.of_all(all, now)) };
                 tracing::debug!(%error, attempts = all.made, ?pause, "once more");
+                before = Some(error);
                 if !pause.is_zero() {
                     tokio::time::sleep(pause).await;
                 }

@@ -60,6 +60,8 @@ pub(crate) struct Keepalives(Mutex<Table>);
 struct Table {
     due: BTreeSet<(Instant, ConnHandle)>,
     of: BTreeMap<ConnHandle, Keepalive>,
+    /// Taken out by the driver, which looks at it; not there any more if it was stopped meanwhile.
+    looked_at: Option<ConnHandle>,
 }
 
 impl Keepalives {
@@ -74,6 +76,7 @@ impl Keepalives {
         if let Some(keepalive) = table.of.remove(&conn) {
             table.due.remove(&(keepalive.due, conn));
         }
+        table.looked_at.take_if(|looked_at| *looked_at == conn);
     }
 
     fn put(&self, conn: ConnHandle, keepalive: Keepalive) {
@@ -86,7 +89,17 @@ impl Keepalives {
         let mut table = lock(&self.0);
         let (_, conn) = table.due.first().copied().filter(|(due, _)| *due <= now)?;
         table.due.pop_first();
+        table.looked_at = Some(conn);
         Some((conn, table.of.remove(&conn)?))
+    }
+
+    /// Puts back what [`Keepalives::take_due`] gave, unless it was stopped since.
+    fn put_back(&self, conn: ConnHandle, keepalive: Keepalive) {
+        let mut table = lock(&self.0);
+        if table.looked_at.take() == Some(conn) {
+            table.due.insert((keepalive.due, conn));
+            table.of.insert(conn, keepalive);
+        }
     }
 }
 
@@ -110,11 +123,7 @@ impl Shared {
             if !self.look_after(&slot, &mut keepalive, now) {
                 continue;
             }
-            self.keepalives.put(conn, keepalive);
-            // Whoever has ended it meanwhile has not found it.
-            if self.is_ended(&slot) {
-                self.keepalives.stop(conn);
-            }
+            self.keepalives.put_back(conn, keepalive);
         }
         true
     }

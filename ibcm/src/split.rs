@@ -9,6 +9,7 @@ use crate::closed::Closed;
 use crate::disconnect::Disconnect;
 use crate::error::{OpError, RecvError};
 use crate::established::Established;
+use crate::events::ConnectionEvents;
 use crate::message::Message;
 use crate::ops::{AtomicOp, ReadOp, SendOp, WriteOp};
 use crate::peer::Peer;
@@ -169,6 +170,11 @@ macro_rules! half {
             /// What has gone over the connection so far, in both directions.
             pub fn stats(&self) -> ConnectionStats {
                 self.held.stats()
+            }
+
+            /// What happened to the connection, and happens, besides its end.
+            pub fn events(&self) -> ConnectionEvents {
+                self.held.session().events()
             }
         }
     };

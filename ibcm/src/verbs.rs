@@ -78,7 +78,8 @@ impl RcQp {
     /// Posts a buffer for one message, from INIT on.
     ///
     /// # Errors
-    /// [`DeviceError`]: the wrong state, no room, or a buffer of another device; the buffer goes home.
+    /// [`DeviceError::InUse`] while the queue is full, whose places [`completion`](Self::completion) frees; others for the wrong state
+    /// or a buffer of another device. The buffer goes home.
     pub fn post_recv(&self, buf: Buf) -> Result<(), DeviceError> {
         self.qp.post_recv(&mut VecDeque::from([RecvWr::new(0, buf)])).map_err(refused)
     }
@@ -121,7 +122,11 @@ fn refused(error: PostError) -> DeviceError {
         PostError::Limit { what, value, limit } => DeviceError::Limit { what, value, limit },
         PostError::Invalid { why } => DeviceError::Unsupported { what: why },
         PostError::Gone => DeviceError::Gone,
-        _ => DeviceError::Unsupported { what: "more posted work" },
+        PostError::Full => DeviceError::InUse {
+            what: "every place of the work queue",
+            holder: "posted work, which has not completed or is not polled",
+        },
+        _ => DeviceError::Unsupported { what: "this work request" },
     }
 }
 

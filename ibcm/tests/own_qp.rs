@@ -451,3 +451,19 @@ async fn states_of_a_raw_queue_pair() -> Result {
     drop((qp, path));
     net.quiet().await
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_says_that_completions_free_it() -> Result {
+    let net = Net::new(1).await?;
+    let qp = net.client.verbs().create_rc_qp().await?;
+    qp.modify(net.client.path_to(net.server.gid()).await?.qp_init()?).await?;
+    let mut posted = 0;
+    let error = loop {
+        match qp.post_recv(net.client.alloc(16).await?) {
+            Ok(()) => posted += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(posted > 0 && matches!(error, DeviceError::InUse { .. }), "{posted}: {error}");
+    Ok(())
+}

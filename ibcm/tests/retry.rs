@@ -4,6 +4,7 @@ mod common;
 
 use std::time::Duration;
 
+use common::odd::Odd;
 use common::{Net, Result, SID, drop_after};
 use futures::future::poll_immediate;
 use ibcm::sim::Subnet;
@@ -288,4 +289,22 @@ async fn a_later_attempt_is_timed_by_what_is_left() -> Result {
     drop(request.accept().await?);
     drop(connecting.await??);
     net.quiet().await
+}
+
+/// Making a queue pair takes this device 10 ms a step, so whatever the deadline is some attempt gets no further.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_the_deadline_cuts_short_does_not_hide_what_the_one_before_met() -> Result {
+    for millis in (200..300).step_by(7) {
+        let net = Subnet::star(["client", "server"]).seed(millis).await?;
+        let odd = Odd::new(net.device("client"), |_| {});
+        let (client, server) = (Hca::open(odd.as_device()).await?, Hca::open(net.device("server")).await?);
+        let listener = Listener::bind(SID).device(&server).await?;
+        let serving = tokio::spawn(rejecting(listener, RejReason::NO_RESOURCES, usize::MAX));
+        let path = client.path_to(server.gid()).service_id(SID).await?;
+        let retry = Retry::backoff().pause(SECOND / 50..=SECOND / 50);
+        let connect = Connection::connect(path).retry(retry).deadline(Duration::from_millis(millis));
+        assert_eq!(rejection(connect.await)?.reason, RejReason::NO_RESOURCES, "{millis} ms");
+        serving.abort();
+    }
+    Ok(())
 }

@@ -98,3 +98,22 @@ fn the_acknowledgement_timeout_is_no_more_than_half_a_period() {
     assert_eq!(adapted(0, Some(1000)), 16);
     assert_eq!(adapted(14, Some(86_400_000)), 14);
 }
+
+#[test]
+fn who_stops_while_the_driver_looks_is_not_put_back() {
+    let (keepalives, now) = (Keepalives::default(), Instant::now());
+    let [one, other] = [1, 2].map(|slot| ConnHandle::new(slot, 0));
+    for conn in [one, other] {
+        keepalives.put(conn, Keepalive::new(PERIOD, now));
+    }
+    let due = now + PERIOD;
+    let (conn, keepalive) = keepalives.take_due(due).unwrap();
+    keepalives.stop(conn);
+    keepalives.put_back(conn, keepalive);
+    let (left, keepalive) = keepalives.take_due(due).unwrap();
+    assert_ne!(left, conn);
+    keepalives.put_back(left, keepalive);
+    assert!(keepalives.next_due().is_some());
+    keepalives.stop(left);
+    assert_eq!(keepalives.next_due(), None);
+}

@@ -12,7 +12,7 @@ pub struct ConnHandle {
 }
 
 impl ConnHandle {
-    pub(in super::super) const fn new(slot: u32, generation: u32) -> Self {
+    pub(crate) const fn new(slot: u32, generation: u32) -> Self {
         Self { slot, generation }
     }
 
