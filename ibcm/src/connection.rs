@@ -90,7 +90,8 @@ impl Connection {
     /// buffers in the order in which they were posted. The [`Message`] that comes in it gives it back; dropped,
     /// it goes to its own pool, or is freed.
     ///
-    /// As many may be posted at once as the connection has receive buffers of its own.
+    /// As many may be posted at once as the connection has receive buffers of its own, `n`, but no more than the device's
+    /// `max_qp_wr` leaves room for behind those: `min(2 * n, max_qp_wr) - n`.
     ///
     /// ```
     /// # use ibcm::{Connection, Hca, Listener, Recv, ServiceId};
