@@ -76,7 +76,12 @@ pub(crate) const FLOORS: &[Floor] = &[
         run: sans_io,
     },
     Floor { name: "test", about: "unit, property and simulation tests", packages: &[], run: test },
-    Floor { name: "bench", about: "each benchmark runs once, but the one that boots the guest", packages: &[], run: bench },
+    Floor {
+        name: "bench",
+        about: "each benchmark runs once, but the one that boots the guest",
+        packages: &[],
+        run: bench,
+    },
     Floor { name: "doc", about: "examples in the documentation", packages: &[], run: doc },
     Floor {
         name: "rustdoc",
