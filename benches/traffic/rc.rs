@@ -73,6 +73,7 @@ impl Rc {
             retry_count: 7,
             rnr_retry: 7,
             max_rd_atomic: DEPTH as u8,
+            alternate: None,
         };
         for transition in [Transition::Init(init), Transition::Rtr(rtr), Transition::Rts(rts)] {
             qp.modify(transition).await?;

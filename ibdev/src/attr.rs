@@ -30,6 +30,9 @@ pub struct DeviceAttr {
     pub max_srq_wr: u32,
     /// Whether it carries out atomics.
     pub atomics: bool,
+    /// Whether reliable connections can have an alternate path and migrate to it
+    /// ([`AlternatePath`](crate::qp::AlternatePath)). Default: no.
+    pub path_migration: bool,
     /// How long the device may take to acknowledge a packet.
     pub ack_delay: TimeCode,
 }
@@ -50,6 +53,7 @@ impl DeviceAttr {
             max_inline_data: 0,
             max_srq_wr: 0,
             atomics: false,
+            path_migration: false,
             ack_delay: TimeCode::truncate(15),
         }
     }

@@ -20,6 +20,10 @@ pub enum DeviceEvent {
     QpAccessError(Qpn),
     /// A request of the peer was against the rules. The QP is in the error state.
     QpRequestError(Qpn),
+    /// The QP goes by its alternate path from now on (spec/softhca.md 2.12). None is loaded any more.
+    PathMigrated(Qpn),
+    /// The peer has migrated, but not to the path that is loaded here: its packets are dropped. Once a loaded path.
+    PathMigrationFailed(Qpn),
     /// A QP in SQD has finished what it had started.
     SqDrained(Qpn),
     /// A QP in the error state has taken its last receive from its shared receive queue.

@@ -90,6 +90,26 @@ pub struct Rts {
     pub rnr_retry: u8,
     /// RDMA reads and atomics that we may have outstanding at the peer.
     pub max_rd_atomic: u8,
+    /// Loaded and rearmed with this step, as by [`Transition::LoadPath`]. Only where
+    /// [`DeviceAttr::path_migration`](crate::DeviceAttr::path_migration) says so, and not with UC.
+    pub alternate: Option<AlternatePath>,
+}
+
+/// Another path to the same QP of the peer, for automatic path migration (IBTA vol. 1, 17.2.8; spec/softhca.md 2.12).
+///
+/// Loading one takes the QP's migration state from MIGRATED to REARM. The first packet that comes of a peer in REARM or
+/// ARMED takes it to ARMED: both sides are ready. From there the QP migrates by itself when its retries are used up, when
+/// a packet of a peer that has migrated comes by the alternate path, or when it is told to
+/// ([`Transition::Migrate`]). The alternate path then is the QP's path, the old one is forgotten, and the state is
+/// MIGRATED again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AlternatePath {
+    /// The peer's port, and the local port, which may be another one than that of the QP's path.
+    pub av: AddressVector,
+    /// Index of the QP's P_Key in the table of that local port.
+    pub pkey_index: u16,
+    /// How long to wait for an acknowledgement on this path; code 0 is for ever.
+    pub timeout: TimeCode,
 }
 
 /// A state change of a queue pair (IBTA vol. 1, 10.3).
@@ -114,10 +134,24 @@ pub enum Transition {
     SqDrain,
     /// SQD to RTS, once it is drained.
     SqResume,
+    /// RTS to RTS of a connected QP: loads the alternate path and goes from MIGRATED to REARM. One that is loaded and not
+    /// yet armed is replaced.
+    LoadPath(AlternatePath),
+    /// RTS to RTS of a connected QP whose migration state is ARMED: it migrates to the alternate path now, and
+    /// [`PathMigrated`](crate::DeviceEvent::PathMigrated) is reported.
+    Migrate,
     /// Any state but RESET to ERR: all posted work is flushed.
     Error,
     /// Any state to RESET: all posted work is dropped without completions, its buffers return to their homes.
     Reset,
+}
+
+impl Transition {
+    /// Whether it needs a device that can migrate paths
+    /// ([`DeviceAttr::path_migration`](crate::DeviceAttr::path_migration)).
+    pub const fn is_path_migration(&self) -> bool {
+        matches!(self, Self::LoadPath(_) | Self::Migrate | Self::Rts(Rts { alternate: Some(_), .. }))
+    }
 }
 
 impl From<Init> for Transition {

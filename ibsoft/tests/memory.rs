@@ -80,6 +80,7 @@ fn connect(engine: &mut Engine, cq: CqId, kind: QpType) -> Qpn {
         retry_count: 7,
         rnr_retry: 7,
         max_rd_atomic: 4,
+        alternate: None,
     };
     let init = Init { port: 1, pkey_index: 0, access: Access::all(), qkey: QKey(0x1234) };
     engine.modify(qpn, Transition::Init(init)).unwrap();

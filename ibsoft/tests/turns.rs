@@ -34,8 +34,14 @@ async fn a_read_of_everything_is_served_in_turns() {
         max_dest_rd_atomic: 1,
         min_rnr_timer: RnrTimer::truncate(12),
     };
-    let rts =
-        Rts { sq_psn: PSN, timeout: TimeCode::truncate(14), retry_count: 7, rnr_retry: 7, max_rd_atomic: 0 };
+    let rts = Rts {
+        sq_psn: PSN,
+        timeout: TimeCode::truncate(14),
+        retry_count: 7,
+        rnr_retry: 7,
+        max_rd_atomic: 0,
+        alternate: None,
+    };
     for transition in [init.into(), rtr.into(), rts.into()] as [Transition; 3] {
         qp.modify(transition).await.unwrap();
     }

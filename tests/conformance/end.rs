@@ -131,6 +131,7 @@ impl End {
             retry_count: self.options.retry_count,
             rnr_retry: self.options.rnr_retry,
             max_rd_atomic: self.options.initiator_depth,
+            alternate: None,
         }
     }
 

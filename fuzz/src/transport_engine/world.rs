@@ -256,8 +256,14 @@ impl World {
             max_dest_rd_atomic: 2,
             min_rnr_timer: RnrTimer::truncate(12),
         };
-        let rts =
-            Rts { sq_psn, timeout: TimeCode::truncate(14), retry_count: 3, rnr_retry: 3, max_rd_atomic: 2 };
+        let rts = Rts {
+            sq_psn,
+            timeout: TimeCode::truncate(14),
+            retry_count: 3,
+            rnr_retry: 3,
+            max_rd_atomic: 2,
+            alternate: None,
+        };
         let is_datagram = KINDS[qp] == QpType::Ud;
         for transition in [
             Transition::Init(init),

@@ -15,11 +15,11 @@
 #[cfg(test)]
 mod tests;
 
-use ibdev::qp::{Init, QpType, Rtr, Rts, Transition};
+use ibdev::qp::{AlternatePath, Init, QpType, Rtr, Rts, Transition};
 use ibdev::{Access, AddressVector, DeviceError};
 use rdma_sys::{
-    ibv_access_flags, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr, ibv_qp_attr_mask as Mask,
-    ibv_qp_state,
+    ibv_access_flags, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_mig_state, ibv_qp_attr,
+    ibv_qp_attr_mask as Mask, ibv_qp_state,
 };
 
 use super::zeroed;
@@ -38,6 +38,8 @@ pub fn transition(kind: QpType, transition: &Transition) -> Result<(ibv_qp_attr,
         (_, Transition::Init(init)) => self::init(kind, init),
         (QpType::Rc, Transition::Rtr(rtr)) => self::rtr(rtr),
         (QpType::Rc, Transition::Rts(rts)) => self::rts(rts),
+        (QpType::Rc, Transition::LoadPath(path)) => load_path(path),
+        (QpType::Rc, Transition::Migrate) => Ok(migrate()),
         (_, Transition::Error) => Ok(to(ibv_qp_state::IBV_QPS_ERR)),
         (_, Transition::Reset) => Ok(to(ibv_qp_state::IBV_QPS_RESET)),
         _ => Err(DeviceError::Unsupported { what: "this state change on this transport" }),
@@ -107,7 +109,37 @@ pub fn rts(rts: &Rts) -> Result<(ibv_qp_attr, Mask), DeviceError> {
         | Mask::IBV_QP_RETRY_CNT
         | Mask::IBV_QP_RNR_RETRY
         | Mask::IBV_QP_MAX_QP_RD_ATOMIC;
-    Ok((attr, mask | required))
+    let alternate = match &rts.alternate {
+        Some(path) => rearm(path, &mut attr)?,
+        None => Mask(0),
+    };
+    Ok((attr, mask | required | alternate))
+}
+
+/// RTS to RTS of a reliable connection: loads an alternate path and rearms.
+///
+/// # Errors
+/// As [`transition`].
+pub fn load_path(path: &AlternatePath) -> Result<(ibv_qp_attr, Mask), DeviceError> {
+    let (mut attr, mask) = to(ibv_qp_state::IBV_QPS_RTS);
+    let alternate = rearm(path, &mut attr)?;
+    Ok((attr, mask | alternate))
+}
+
+/// RTS to RTS of a reliable connection that is armed: migrates now.
+pub fn migrate() -> (ibv_qp_attr, Mask) {
+    let (mut attr, mask) = to(ibv_qp_state::IBV_QPS_RTS);
+    attr.path_mig_state = ibv_mig_state::IBV_MIG_MIGRATED;
+    (attr, mask | Mask::IBV_QP_PATH_MIG_STATE)
+}
+
+fn rearm(path: &AlternatePath, attr: &mut ibv_qp_attr) -> Result<Mask, DeviceError> {
+    attr.alt_ah_attr = address_vector(&path.av)?;
+    attr.alt_port_num = attr.alt_ah_attr.port_num;
+    attr.alt_pkey_index = path.pkey_index;
+    attr.alt_timeout = path.timeout.get();
+    attr.path_mig_state = ibv_mig_state::IBV_MIG_REARM;
+    Ok(Mask::IBV_QP_ALT_PATH | Mask::IBV_QP_PATH_MIG_STATE)
 }
 
 /// The address of a remote port.

@@ -172,6 +172,10 @@ impl Qp {
 
     /// Slow.
     fn modify(&self, transition: &Transition) -> Result<(), DeviceError> {
+        // Some drivers take an alternate path and do nothing with it (spec/softhca.md 2.12).
+        if transition.is_path_migration() {
+            return Err(DeviceError::Unsupported { what: "path migration" });
+        }
         let _one = self.modifying.lock().unwrap_or_else(PoisonError::into_inner);
         let from = *self.state();
         let to = from.next(transition).ok_or(DeviceError::State { state: from.name() })?;

@@ -36,6 +36,7 @@ impl End {
             retry_count: 3,
             rnr_retry: 7,
             max_rd_atomic: 0,
+            alternate: None,
         };
         self.qp.modify(Transition::Rts(rts)).await.unwrap();
     }
@@ -276,6 +277,7 @@ async fn transitions_out_of_the_table_and_out_of_range_are_refused() {
         retry_count: 8,
         rnr_retry: 7,
         max_rd_atomic: 0,
+        alternate: None,
     };
     assert!(matches!(one.qp.modify(Transition::Rts(rts)).await, Err(DeviceError::State { state: "INIT" })));
     one.connect(&device, Qpn::truncate(0x77), HERE).await;

@@ -87,7 +87,14 @@ fn who_slept_himself_asks_before_he_gives_up() {
 fn the_acknowledgement_timeout_is_no_more_than_half_a_period() {
     let adapted = |timeout, period: Option<u64>| {
         let timeout = TimeCode::truncate(timeout);
-        let rts = Rts { sq_psn: Psn::default(), timeout, retry_count: 7, rnr_retry: 7, max_rd_atomic: 1 };
+        let rts = Rts {
+            sq_psn: Psn::default(),
+            timeout,
+            retry_count: 7,
+            rnr_retry: 7,
+            max_rd_atomic: 1,
+            alternate: None,
+        };
         adapt(rts, period.map(Duration::from_millis)).timeout.get()
     };
     assert_eq!(adapted(19, None), 19);

@@ -133,6 +133,8 @@ fn concerns(event: &DeviceEvent, engine: &Engine) -> bool {
         | DeviceEvent::QpError(qpn)
         | DeviceEvent::QpAccessError(qpn)
         | DeviceEvent::QpRequestError(qpn)
+        | DeviceEvent::PathMigrated(qpn)
+        | DeviceEvent::PathMigrationFailed(qpn)
         | DeviceEvent::SqDrained(qpn)
         | DeviceEvent::LastWqeReached(qpn) => engine.has_qp(*qpn),
         DeviceEvent::SrqLimit(number) => engine.has_srq(*number),

@@ -216,6 +216,9 @@ impl Qp {
         shared: &mut Shared,
     ) -> Result<Vec<Buf>, DeviceError> {
         use State::{Init as Initialized, ReadyToReceive, ReadyToSend, Reset};
+        if transition.is_path_migration() {
+            return Err(DeviceError::Unsupported { what: "path migration" });
+        }
         match (self.state, transition) {
             (_, Transition::Reset) => return Ok(self.reset(shared)),
             (Reset | Initialized, Transition::Init(init)) => self.init(&init, shared)?,

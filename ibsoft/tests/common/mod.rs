@@ -81,6 +81,7 @@ impl End {
             retry_count: options.retry_count,
             rnr_retry: options.rnr_retry,
             max_rd_atomic: 0,
+            alternate: None,
         };
         self.qp.modify(Transition::Init(init)).await.unwrap();
         self.qp.modify(Transition::Rtr(rtr)).await.unwrap();

@@ -188,6 +188,7 @@ impl End {
             retry_count: 7,
             rnr_retry: 7,
             max_rd_atomic: 2,
+            alternate: None,
         };
         for transition in [Transition::Init(init), Transition::Rtr(rtr), Transition::Rts(rts)] {
             qp.modify(transition).await?;

@@ -40,6 +40,7 @@ fn rts_attributes() -> Rts {
         retry_count: 7,
         rnr_retry: 6,
         max_rd_atomic: 4,
+        alternate: None,
     }
 }
 
@@ -95,6 +96,24 @@ fn rts_has_psn_timeout_and_retries() {
 }
 
 #[test]
+fn an_alternate_path_goes_with_rearm() {
+    let path = AlternatePath { av: av(), pkey_index: 3, timeout: TimeCode::truncate(18) };
+    let required = rts(&rts_attributes()).unwrap().1.0;
+    let with_rts = rts(&Rts { alternate: Some(path), ..rts_attributes() }).unwrap();
+    assert_eq!(with_rts.1.0, required | 1 << 14 | 1 << 18);
+    let alone = load_path(&path).unwrap();
+    assert_eq!(alone.1.0, 1 | 1 << 14 | 1 << 18);
+    for (attr, _) in [with_rts, alone] {
+        assert_eq!((attr.qp_state, attr.path_mig_state), (3, 1));
+        assert_eq!((attr.alt_port_num, attr.alt_pkey_index, attr.alt_timeout), (2, 3, 18));
+        // SAFETY: every union field is plain bytes.
+        assert_eq!(unsafe { attr.alt_ah_attr.grh.dgid.raw }, ROUTE.dgid.0);
+    }
+    let (attr, mask) = migrate();
+    assert_eq!((attr.qp_state, attr.path_mig_state, mask.0), (3, 0, 1 | 1 << 18));
+}
+
+#[test]
 fn error_and_reset_have_the_state_alone() {
     for kind in [QpType::Rc, QpType::Ud] {
         let (attr, mask) = transition(kind, &Transition::Error).unwrap();
@@ -110,12 +129,14 @@ fn transitions_are_their_functions() {
         (Transition::Init(init_attributes()), 1),
         (Transition::Rtr(rtr_attributes()), 2),
         (Transition::Rts(rts_attributes()), 3),
+        (Transition::Migrate, 3),
     ] {
         assert_eq!(self::transition(QpType::Rc, &transition).unwrap().0.qp_state, state);
     }
     for (kind, transition) in [
         (QpType::Ud, Transition::Rtr(rtr_attributes())),
         (QpType::Ud, Transition::Rts(rts_attributes())),
+        (QpType::Ud, Transition::Migrate),
         (QpType::Rc, Transition::DatagramRtr),
         (QpType::Rc, Transition::DatagramRts { sq_psn: Psn::default() }),
     ] {

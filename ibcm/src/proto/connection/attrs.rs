@@ -45,6 +45,7 @@ impl Terms {
                 retry_count: self.retry_count,
                 rnr_retry: self.rnr_retry,
                 max_rd_atomic: self.initiator_depth,
+                alternate: None,
             },
         }
     }

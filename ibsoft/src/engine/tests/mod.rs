@@ -117,6 +117,7 @@ fn rts(sq_psn: u32) -> Rts {
         retry_count: 7,
         rnr_retry: 7,
         max_rd_atomic: 1,
+        alternate: None,
     }
 }
 
