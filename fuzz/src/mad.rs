@@ -1,6 +1,6 @@
 //! Whatever reads the bytes of a MAD: header, CM messages and what is inside them, SA attributes.
 
-use ibcm::proto::message::{IpHeader, Message, RejectInfo};
+use ibcm::proto::message::{IpHeader, Message, RejectInfo, SidrInfo};
 use ibdev::MAD_LEN;
 use ibwire::mad::{ClassPortInfo, MadHeader};
 use ibwire::{DecodeError, PathRecord};
@@ -45,6 +45,15 @@ fn check_message(header: &MadHeader, message: &Message) {
         Message::Rej(rej) => {
             let info = RejectInfo::decode(rej.reason, &rej.ari);
             assert!(info.encode().as_bytes().len() <= rej.ari.as_bytes().len());
+        }
+        Message::SidrReq(req) => {
+            if let Ok((ip, _)) = IpHeader::split(&req.private_data) {
+                assert_eq!(IpHeader::decode(&ip.encode()), Ok(ip));
+            }
+        }
+        Message::SidrRep(rep) => {
+            let info = SidrInfo::decode(rep.status, &rep.info);
+            assert!(info.encode().as_bytes().len() <= rep.info.as_bytes().len());
         }
         _ => {}
     }

@@ -54,7 +54,7 @@ async fn cm_t57_a_header_of_another_version() -> Result {
     let (server, client) = two().await?;
     let listener = Listener::bind_ip((server.gid().to_ip(), 7174)).device(&server).await?;
     let header = IpHeader::new((client.gid().to_ip(), 1).into(), server.gid().to_ip()).ok_or("families")?;
-    let good = *header.private_data(b"")?.as_bytes();
+    let good = *header.private_data::<92>(b"")?.as_bytes();
     for (byte, value) in [(0, 0x10), (0, 0x01), (1, 0x50)] {
         let mut private_data = good;
         private_data[byte] = value;

@@ -55,7 +55,7 @@ stats! {
     dropped_base_version,
     /// Not of the CM class.
     dropped_class,
-    /// Class version other than 2; REQs are rejected besides.
+    /// Class version other than 2; REQs are rejected and SIDR_REQs refused besides.
     dropped_class_version,
     /// A method that is not for us.
     dropped_method,

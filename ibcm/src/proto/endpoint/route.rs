@@ -10,6 +10,7 @@ use super::super::connection::{Connection, State};
 use super::super::ids::{RemoteKey, RemoteNames, Source};
 use super::super::message::{
     Ari, CLASS_VERSION, DecodeError, Drep, Dreq, Message, MessageId, Mra, Rej, RejectInfo, Rep, Rtu,
+    SidrInfo, SidrRep, SidrStatus,
 };
 use super::Endpoint;
 
@@ -39,6 +40,7 @@ impl Endpoint {
             Message::Rtu(rtu) => self.handle_rtu(now, from, rtu),
             Message::Dreq(dreq) => self.handle_dreq(now, from, tid, dreq),
             Message::Drep(drep) => self.handle_drep(now, from, drep),
+            Message::SidrReq(_) | Message::SidrRep(_) => self.core.stats.dropped_unsupported += 1,
         }
     }
 
@@ -62,6 +64,15 @@ impl Endpoint {
                     let reason = RejReason::UNSUPPORTED_CLASS_VERSION;
                     let rej = Rej { ari, ..Rej::of_request(local_comm_id, reason) };
                     core.answer_with(from.reply(), header.tid, rej);
+                }
+            }
+            DecodeError::SidrReqClassVersion { header, request_id, service_id, .. } => {
+                core.stats.dropped_class_version += 1;
+                if core.may_answer(now, from) {
+                    let info = SidrInfo::ClassVersion(CLASS_VERSION).encode();
+                    let status = SidrStatus::UNSUPPORTED_VERSION;
+                    let rep = SidrRep { info, ..SidrRep::refusal(request_id, service_id, status) };
+                    core.answer_with(from.reply(), header.tid, rep);
                 }
             }
             DecodeError::Method { .. } => match class_port_info::answer(mad) {

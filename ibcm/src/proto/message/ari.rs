@@ -5,7 +5,8 @@ use std::fmt;
 use ibwire::mad::ClassPortInfo;
 use ibwire::{FlowLabel, Gid, Guid, Lid, Mtu, Rate, RejReason, ServiceLevel};
 
-/// The additional reject information (ARI) of a REJ as bytes: at most 72, zero behind the valid ones.
+/// The additional reject information (ARI) of a REJ as bytes: at most 72, zero behind the valid ones. A SIDR_REP has a field
+/// of the same shape.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ari {
     area: [u8; Self::MAX_LEN],
@@ -29,7 +30,7 @@ impl Ari {
         Some(Self { area, len: bytes.len() as u8 })
     }
 
-    /// The valid bytes of an area as a peer sent it; it may claim up to 127.
+    /// The valid bytes of an area as a peer sent it; it may claim more than there are.
     pub(super) fn from_area(area: &[u8; Self::MAX_LEN], claimed: usize) -> Self {
         let mut ari = Self { area: *area, len: claimed.min(Self::MAX_LEN) as u8 };
         ari.area[usize::from(ari.len)..].fill(0);

@@ -1,4 +1,4 @@
-//! The header that connections addressed by IP carry at the start of the REQ's private data.
+//! The header that requests addressed by IP carry at the start of their private data.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -6,12 +6,12 @@ use ibwire::{PrivateData, PrivateDataTooLong};
 
 /// The IP addressing annex's header: who connects from which address and port to which address (spec/cm.md 7.2).
 ///
-/// It fills the first 36 bytes of a REQ's private data. The destination's port is in the service ID.
+/// It fills the first 36 bytes of the private data of a REQ or SIDR_REQ. The destination's port is in the service ID.
 ///
 /// ```
-/// use ibcm::proto::message::IpHeader;
+/// use ibcm::{PrivateData, proto::message::IpHeader};
 /// let header = IpHeader::new("10.0.0.1:4660".parse()?, "10.0.0.2".parse()?).ok_or("one v4, one v6")?;
-/// let area = header.private_data(b"hello")?;
+/// let area: PrivateData<92> = header.private_data(b"hello")?;
 /// let (read, user) = IpHeader::split(&area)?;
 /// assert_eq!(read, header);
 /// assert_eq!(&user[..5], b"hello");
@@ -30,7 +30,8 @@ enum Addresses {
     V6 { source: Ipv6Addr, destination: Ipv6Addr },
 }
 
-/// The first 36 bytes of the private data are no IP header; such a REQ is to be rejected with reason 28.
+/// The first 36 bytes of the private data are no IP header; such a REQ is to be rejected with reason 28, such a SIDR_REQ
+/// refused with status 2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IpHeaderError {
@@ -52,6 +53,8 @@ impl IpHeader {
     pub const LEN: usize = 36;
     /// What it leaves of a REQ's private data, bytes.
     pub const USER_LEN: usize = 92 - Self::LEN;
+    /// What it leaves of a SIDR_REQ's private data, bytes.
+    pub const SIDR_USER_LEN: usize = 216 - Self::LEN;
 
     /// The header of a connection from `source` to `destination`, `None` if they are of different families.
     pub const fn new(source: SocketAddr, destination: IpAddr) -> Option<Self> {
@@ -122,28 +125,29 @@ impl IpHeader {
         bytes
     }
 
-    /// A REQ's private data: this header, `user`, zeros.
+    /// The private data of a REQ or SIDR_REQ: this header, `user`, zeros.
     ///
     /// # Errors
-    /// [`PrivateDataTooLong`] if `user` is longer than 56 bytes.
-    pub fn private_data(&self, user: &[u8]) -> Result<PrivateData<92>, PrivateDataTooLong> {
-        if user.len() > Self::USER_LEN {
-            return Err(PrivateDataTooLong { len: user.len(), max: Self::USER_LEN });
+    /// [`PrivateDataTooLong`] if `user` is longer than what the header leaves of the `N` bytes.
+    pub fn private_data<const N: usize>(&self, user: &[u8]) -> Result<PrivateData<N>, PrivateDataTooLong> {
+        const { assert!(N >= Self::LEN, "no room for the IP header") };
+        let max = N - Self::LEN;
+        if user.len() > max {
+            return Err(PrivateDataTooLong { len: user.len(), max });
         }
-        let mut area = [0; 92];
+        let mut area = [0; N];
         area[..Self::LEN].copy_from_slice(&self.encode());
         area[Self::LEN..][..user.len()].copy_from_slice(user);
         Ok(PrivateData::from_area(area))
     }
 
-    /// Takes a REQ's private data apart: the header, and what is left for the application.
+    /// Takes the private data of a REQ or SIDR_REQ apart: the header, and what is left for the application.
     ///
     /// # Errors
     /// [`IpHeaderError`] if there is no header of a known version.
-    pub fn split(private_data: &PrivateData<92>) -> Result<(Self, &[u8; Self::USER_LEN]), IpHeaderError> {
-        let area = private_data.as_bytes();
-        let header = area.first_chunk().expect("36 of 92 bytes");
-        let user = area.last_chunk().expect("56 of 92 bytes");
+    pub fn split<const N: usize>(private_data: &PrivateData<N>) -> Result<(Self, &[u8]), IpHeaderError> {
+        const { assert!(N >= Self::LEN, "no room for the IP header") };
+        let (header, user) = private_data.as_bytes().split_first_chunk().expect("it has room for the header");
         Ok((Self::decode(header)?, user))
     }
 }

@@ -17,6 +17,9 @@ mod rej;
 mod rep;
 mod req;
 mod rtu;
+mod sidr_rep;
+mod sidr_req;
+mod sidr_status;
 
 pub use ari::{Ari, RejectInfo};
 pub use attribute::Attribute;
@@ -31,9 +34,12 @@ pub use rej::Rej;
 pub use rep::Rep;
 pub use req::Req;
 pub use rtu::Rtu;
+pub use sidr_rep::SidrRep;
+pub use sidr_req::SidrReq;
+pub use sidr_status::{SidrInfo, SidrStatus};
 
 use ibwire::mad::{MAD_LEN, MadHeader, Method, MgmtClass};
-use ibwire::{CommId, TransactionId};
+use ibwire::{CommId, ServiceId, TransactionId};
 
 /// The class version of IBTA 1.1 and later.
 pub const CLASS_VERSION: u8 = 2;
@@ -59,6 +65,10 @@ pub enum Message {
     Dreq(Dreq),
     /// The reply to a DREQ.
     Drep(Drep),
+    /// A request for the queue pair of a datagram service.
+    SidrReq(SidrReq),
+    /// The reply to a SIDR_REQ.
+    SidrRep(SidrRep),
 }
 
 /// Why a MAD is no message of [`Message`].
@@ -88,6 +98,18 @@ pub enum DecodeError {
         header: MadHeader,
         /// The sender's ID.
         local_comm_id: CommId,
+    },
+    /// A SIDR_REQ of another class version. Header, ID and service lie where they always did, so that it can be answered.
+    #[error("CM class version {version} in a SIDR_REQ")]
+    SidrReqClassVersion {
+        /// The version that came.
+        version: u8,
+        /// The header of the SIDR_REQ.
+        header: MadHeader,
+        /// The sender's ID.
+        request_id: CommId,
+        /// The service that is asked for.
+        service_id: ServiceId,
     },
     /// The method is not Send.
     #[error("method {method} with {attribute}")]
@@ -122,11 +144,16 @@ impl Message {
             return Err(DecodeError::Class(header.class));
         }
         if version != CLASS_VERSION {
-            return Err(if method == Method::SEND && attribute == Attribute::REQ {
-                let local_comm_id = Req::decode(payload).local_comm_id;
-                DecodeError::ReqClassVersion { version, header, local_comm_id }
-            } else {
-                DecodeError::ClassVersion { version, attribute }
+            return Err(match attribute {
+                Attribute::REQ if method == Method::SEND => {
+                    let local_comm_id = Req::decode(payload).local_comm_id;
+                    DecodeError::ReqClassVersion { version, header, local_comm_id }
+                }
+                Attribute::SIDR_REQ if method == Method::SEND => {
+                    let SidrReq { request_id, service_id, .. } = SidrReq::decode(payload);
+                    DecodeError::SidrReqClassVersion { version, header, request_id, service_id }
+                }
+                _ => DecodeError::ClassVersion { version, attribute },
             });
         }
         if method != Method::SEND {
@@ -140,6 +167,8 @@ impl Message {
             Attribute::RTU => Self::Rtu(Rtu::decode(payload)),
             Attribute::DREQ => Self::Dreq(Dreq::decode(payload)),
             Attribute::DREP => Self::Drep(Drep::decode(payload)),
+            Attribute::SIDR_REQ => Self::SidrReq(SidrReq::decode(payload)),
+            Attribute::SIDR_REP => Self::SidrRep(SidrRep::decode(payload)),
             known if known.name().is_some() => return Err(DecodeError::Unsupported(known)),
             unknown => return Err(DecodeError::UnknownAttribute(unknown)),
         };
@@ -159,6 +188,8 @@ impl Message {
             Self::Rtu(message) => message.encode(payload),
             Self::Dreq(message) => message.encode(payload),
             Self::Drep(message) => message.encode(payload),
+            Self::SidrReq(message) => message.encode(payload),
+            Self::SidrRep(message) => message.encode(payload),
         }
     }
 
@@ -172,10 +203,12 @@ impl Message {
             Self::Rtu(_) => Attribute::RTU,
             Self::Dreq(_) => Attribute::DREQ,
             Self::Drep(_) => Attribute::DREP,
+            Self::SidrReq(_) => Attribute::SIDR_REQ,
+            Self::SidrRep(_) => Attribute::SIDR_REP,
         }
     }
 
-    /// The sender's ID.
+    /// The sender's ID; a SIDR_REP has none.
     pub const fn local_comm_id(&self) -> CommId {
         match self {
             Self::Req(message) => message.local_comm_id,
@@ -185,19 +218,22 @@ impl Message {
             Self::Rtu(message) => message.local_comm_id,
             Self::Dreq(message) => message.local_comm_id,
             Self::Drep(message) => message.local_comm_id,
+            Self::SidrReq(message) => message.request_id,
+            Self::SidrRep(_) => CommId::NONE,
         }
     }
 
-    /// The receiver's ID; a REQ has none.
+    /// The receiver's ID; a REQ and a SIDR_REQ have none.
     pub const fn remote_comm_id(&self) -> CommId {
         match self {
-            Self::Req(_) => CommId::NONE,
+            Self::Req(_) | Self::SidrReq(_) => CommId::NONE,
             Self::Mra(message) => message.remote_comm_id,
             Self::Rej(message) => message.remote_comm_id,
             Self::Rep(message) => message.remote_comm_id,
             Self::Rtu(message) => message.remote_comm_id,
             Self::Dreq(message) => message.remote_comm_id,
             Self::Drep(message) => message.remote_comm_id,
+            Self::SidrRep(message) => message.request_id,
         }
     }
 }
@@ -212,7 +248,7 @@ macro_rules! from {
     };
 }
 
-from!(Req, Mra, Rej, Rep, Rtu, Dreq, Drep);
+from!(Req, Mra, Rej, Rep, Rtu, Dreq, Drep, SidrReq, SidrRep);
 
 #[cfg(test)]
 mod tests;

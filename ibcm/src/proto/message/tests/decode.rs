@@ -1,6 +1,6 @@
 //! What is refused and why, and what is overlooked.
 
-use ibwire::{Lid, PrivateData};
+use ibwire::{Lid, PrivateData, ServiceId};
 
 use super::golden::{self, golden_req, vector};
 use super::*;
@@ -27,7 +27,7 @@ fn each_refusal_has_its_cause() {
         req_with(|mad| (mad[3], mad[17]) = (0x01, 0x01)),
         Err(DecodeError::Method { method: Method(0x01), attribute: Attribute::CLASS_PORT_INFO })
     );
-    for attribute in 0x17..=0x1c {
+    for attribute in 0x19..=0x1c {
         let got = req_with(|mad| mad[17] = attribute);
         assert_eq!(got, Err(DecodeError::Unsupported(Attribute(attribute.into()))));
     }
@@ -46,6 +46,17 @@ fn a_req_of_another_class_version_can_be_answered() {
     assert_eq!(
         req_with(|mad| mad[2] = 1),
         Err(DecodeError::ReqClassVersion { version: 1, header, local_comm_id })
+    );
+    let mut sidr = vector(Attribute::SIDR_REQ, "a1a2a3a4 fffe0000 00000000 01111234", 0);
+    sidr[2] = 1;
+    assert_eq!(
+        Message::decode(&sidr),
+        Err(DecodeError::SidrReqClassVersion {
+            version: 1,
+            header: MadHeader { attribute: Attribute::SIDR_REQ.into(), ..header },
+            request_id: local_comm_id,
+            service_id: ServiceId::udp_port(0x1234),
+        })
     );
     let mut rtu = vector(Attribute::RTU, "a1a2a3a4 b1b2b3b4", 0);
     rtu[2] = 3;
@@ -114,6 +125,38 @@ fn cm_t53_reserved_bits_and_ece_options_are_no_obstacle() {
         Message::decode(&mad).unwrap().1
     };
     assert_eq!(dreq(0xff), dreq(0));
+    let sidr_req = |fill: u8| {
+        let mut mad = vector(Attribute::SIDR_REQ, "a1a2a3a4 fffe", 0);
+        mad[24 + 6..24 + 8].fill(fill);
+        Message::decode(&mad).unwrap().1
+    };
+    assert_eq!(sidr_req(0xff), sidr_req(0));
+}
+
+/// A SIDR_REP may claim up to 255 bytes of additional information, and has 72.
+#[test]
+fn the_information_of_a_sidr_rep() {
+    let rep = |status: u8, len: u8| {
+        let mut mad = vector(Attribute::SIDR_REP, "a1a2a3a4", 7);
+        (mad[24 + 4], mad[24 + 5]) = (status, len);
+        let Message::SidrRep(rep) = Message::decode(&mad).unwrap().1 else { panic!() };
+        rep
+    };
+    assert_eq!(rep(4, 255).info.as_bytes(), [7; 72]);
+    let info = |status, len| {
+        let rep = rep(status, len);
+        SidrInfo::decode(rep.status, &rep.info)
+    };
+    assert!(matches!(info(4, 72), SidrInfo::Redirect(info) if info.redirect.gid.0 == [7; 16]));
+    assert_eq!(info(4, 71), SidrInfo::Bytes(Ari::new(&[7; 71]).unwrap()));
+    assert_eq!(info(5, 1), SidrInfo::ClassVersion(7));
+    assert_eq!((info(5, 0), info(4, 0)), (SidrInfo::None, SidrInfo::None));
+    assert_eq!(info(2, 3), SidrInfo::Bytes(Ari::new(&[7; 3]).unwrap()));
+    for (status, len) in [(4, 71), (5, 1), (2, 3), (0, 0)] {
+        assert_eq!(info(status, len).encode().as_bytes(), [7; 72].split_at(len.into()).0);
+    }
+    assert_eq!(SidrStatus(2).to_string(), "rejected by the service provider (2)");
+    assert_eq!(SidrStatus(99).to_string(), "SIDR status 99");
 }
 
 #[test]
@@ -144,6 +187,8 @@ fn cm_t55_areas() {
         Message::Rtu(m) => m.private_data.to_vec(),
         Message::Dreq(m) => m.private_data.to_vec(),
         Message::Drep(m) => m.private_data.to_vec(),
+        Message::SidrReq(m) => m.private_data.to_vec(),
+        Message::SidrRep(m) => m.private_data.to_vec(),
     };
     let sizes = [
         (Attribute::REQ, 140, 92),
@@ -153,6 +198,8 @@ fn cm_t55_areas() {
         (Attribute::RTU, 8, 224),
         (Attribute::DREQ, 12, 220),
         (Attribute::DREP, 8, 224),
+        (Attribute::SIDR_REQ, 16, 216),
+        (Attribute::SIDR_REP, 96, 136),
     ];
     for (attribute, start, len) in sizes {
         let mut mad = vector(attribute, "", 0);

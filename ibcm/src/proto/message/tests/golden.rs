@@ -190,3 +190,32 @@ fn dreq() {
     };
     check(vector(Attribute::DREQ, "a1a2a3a4 b1b2b3b4 00012300", 0x44), dreq);
 }
+
+#[test]
+fn sidr_req() {
+    let req = SidrReq {
+        request_id: LOCAL,
+        pkey: PKey(0xfffe),
+        service_id: ServiceId::udp_port(0x1234),
+        private_data: PrivateData::from_area([0x53; 216]),
+    };
+    check(vector(Attribute::SIDR_REQ, "a1a2a3a4 fffe0000 00000000 01111234", 0x53), req);
+}
+
+/// The layout of IBTA 1.0a would have the queue pair number elsewhere.
+#[test]
+fn cm_t66_sidr_rep() {
+    let info: String = (0x80..0xc8).map(|byte| format!("{byte:02x}")).collect();
+    let payload = format!("a1a2a3a4 0448000d 0001230f 00000000 01111234 01234567 {info}");
+    let rep = SidrRep {
+        request_id: LOCAL,
+        status: SidrStatus::REDIRECT,
+        info: Ari::new(&std::array::from_fn::<u8, 72, _>(|i| 0x80 + i as u8)).unwrap(),
+        vendor_id: VendorId::truncate(0x00_0d0f),
+        qpn: Qpn::truncate(0x123),
+        service_id: ServiceId::udp_port(0x1234),
+        qkey: QKey(0x0123_4567),
+        private_data: PrivateData::from_area([0x54; 136]),
+    };
+    check(vector(Attribute::SIDR_REP, &payload, 0x54), rep);
+}

@@ -35,14 +35,17 @@ fn v6() {
 #[test]
 fn cm_t55_56_bytes_are_left() {
     let ours = header("10.0.0.1:1", "10.0.0.2").unwrap();
-    assert_eq!(ours.private_data(&[9; 56]).unwrap()[36..], [9; 56]);
-    let refused = ours.private_data(&[9; 57]).unwrap_err();
+    assert_eq!(ours.private_data::<92>(&[9; 56]).unwrap()[36..], [9; 56]);
+    let refused = ours.private_data::<92>(&[9; 57]).unwrap_err();
     assert_eq!((refused.len, refused.max), (57, 56));
+    assert_eq!(ours.private_data::<216>(&[9; 180]).unwrap()[36..], [9; 180]);
+    let refused = ours.private_data::<216>(&[9; 181]).unwrap_err();
+    assert_eq!((refused.len, refused.max), (181, IpHeader::SIDR_USER_LEN));
 }
 
 #[test]
 fn cm_t56_the_receiver_sees_56_zero_padded_bytes() {
-    let area = header("10.0.0.1:1", "10.0.0.2").unwrap().private_data(&[9; 40]).unwrap();
+    let area = header("10.0.0.1:1", "10.0.0.2").unwrap().private_data::<92>(&[9; 40]).unwrap();
     let (_, user) = IpHeader::split(&area).unwrap();
     assert_eq!(user[..40], [9; 40]);
     assert_eq!(user[40..], [0; 16]);

@@ -127,7 +127,7 @@ fn ids() -> impl Strategy<Value = (CommId, CommId)> {
 
 fn message() -> impl Strategy<Value = Message> {
     let id = || any::<u8>().prop_map(MessageId::truncate);
-    let ari = proptest::collection::vec(any::<u8>(), 0..=72).prop_map(|bytes| Ari::new(&bytes).unwrap());
+    let ari = || proptest::collection::vec(any::<u8>(), 0..=72).prop_map(|bytes| Ari::new(&bytes).unwrap());
     prop_oneof![
         req(),
         rep(),
@@ -136,7 +136,7 @@ fn message() -> impl Strategy<Value = Message> {
                 Mra { local_comm_id, remote_comm_id, message, service_timeout, private_data }.into()
             }
         ),
-        (ids(), id(), any::<u16>(), ari, area()).prop_map(
+        (ids(), id(), any::<u16>(), ari(), area()).prop_map(
             |((local_comm_id, remote_comm_id), message, reason, ari, private_data)| {
                 let reason = RejReason(reason);
                 Rej { local_comm_id, remote_comm_id, message, reason, ari, private_data }.into()
@@ -151,6 +151,25 @@ fn message() -> impl Strategy<Value = Message> {
         (ids(), area()).prop_map(|((local_comm_id, remote_comm_id), private_data)| {
             Drep { local_comm_id, remote_comm_id, private_data }.into()
         }),
+        (any::<(u32, u16, u64)>(), area()).prop_map(|((id, pkey, service), private_data)| {
+            let (request_id, service_id) = (CommId(id), ServiceId(service));
+            SidrReq { request_id, pkey: PKey(pkey), service_id, private_data }.into()
+        }),
+        (any::<(u32, u8, u32, u32, u64, u32)>(), ari(), area()).prop_map(
+            |((id, status, vendor, qpn, service, qkey), info, private_data)| {
+                SidrRep {
+                    request_id: CommId(id),
+                    status: SidrStatus(status),
+                    info,
+                    vendor_id: VendorId::truncate(vendor),
+                    qpn: Qpn::truncate(qpn),
+                    service_id: ServiceId(service),
+                    qkey: QKey(qkey),
+                    private_data,
+                }
+                .into()
+            }
+        ),
     ]
 }
 
@@ -182,6 +201,13 @@ proptest! {
             }
             if let Message::Req(req) = &message {
                 let _ = IpHeader::split(&req.private_data);
+            }
+            if let Message::SidrReq(req) = &message {
+                let _ = IpHeader::split(&req.private_data);
+            }
+            if let Message::SidrRep(rep) = &message {
+                let info = SidrInfo::decode(rep.status, &rep.info);
+                prop_assert!(info.encode().as_bytes().len() <= rep.info.as_bytes().len());
             }
         }
     }
