@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
-use ibwire::{Gid, ServiceId};
+use ibwire::{Gid, Lid, PrivateData, ServiceId};
 use pin_project::pin_project;
 use tokio::task::coop::cooperative;
 
@@ -16,7 +17,8 @@ use crate::error::ListenError;
 use crate::hca::Hca;
 use crate::incoming::IncomingRequest;
 use crate::parked::Ticket;
-use crate::proto::{self, Invalid, ListenerId, Overflow};
+use crate::proto::message::IpHeader;
+use crate::proto::{self, Discriminator, Invalid, ListenerId, Overflow};
 use crate::shared::Unavailable;
 use crate::stats::ListenerStats;
 
@@ -36,6 +38,11 @@ use crate::stats::ListenerStats;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// Several listeners of one HCA may share a service ID if they differ in what they take: by [`Bind::mask`],
+/// [`Bind::local_gid`], [`Bind::local_lid`], [`Bind::port`] or [`Bind::discriminator`]. A request that fits several is for
+/// the one whose mask has most bits, then for one with a GID, with a LID, with a port, with the longest discriminator. Two
+/// that are alike in all of these are [`ListenError::InUse`].
 ///
 /// Dropped, it frees the service ID at once; requests that wait are rejected with reason 28, those that were
 /// handed out live on.
@@ -179,11 +186,16 @@ pub struct Bind {
 struct BindConfig {
     target: Target,
     device: Option<Hca>,
+    mask: u64,
     port: Option<u8>,
     local_gid: Option<Gid>,
+    local_lid: Option<Lid>,
+    discriminator: Option<(usize, Vec<u8>)>,
     window: usize,
     backlog: usize,
     overflow: Overflow,
+    turnaround: Option<Duration>,
+    mra_data: PrivateData<222>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -197,11 +209,16 @@ impl Bind {
         let config = BindConfig {
             target,
             device: None,
+            mask: u64::MAX,
             port: None,
             local_gid: None,
+            local_lid: None,
+            discriminator: None,
             window: 128,
             backlog: 128,
             overflow: Overflow::Drop,
+            turnaround: None,
+            mra_data: PrivateData::EMPTY,
         };
         Self { config: Some(config), run: None }
     }
@@ -218,6 +235,12 @@ impl Bind {
         self.set(|config| config.device = Some(hca.clone()))
     }
 
+    /// Takes requests for every service ID that agrees with this one in the bits of `mask`; the other bits of this one must be
+    /// 0. Which one a request asks for is [`IncomingRequest::service_id`]. Default: all 64 bits count.
+    pub fn mask(self, mask: u64) -> Self {
+        self.set(|config| config.mask = mask)
+    }
+
     /// Takes only requests that ask for this port, from 1. Default: every port.
     pub fn port(self, port: u8) -> Self {
         self.set(|config| config.port = Some(port))
@@ -226,6 +249,35 @@ impl Bind {
     /// Takes only requests that ask for this GID. Default: every GID of the HCA.
     pub fn local_gid(self, gid: Gid) -> Self {
         self.set(|config| config.local_gid = Some(gid))
+    }
+
+    /// Takes only requests that ask for this LID, one of the LIDs of an InfiniBand port. Default: every LID of the HCA.
+    pub fn local_lid(self, lid: Lid) -> Self {
+        self.set(|config| config.local_lid = Some(lid))
+    }
+
+    /// Takes only requests that have these bytes at `offset` of [`IncomingRequest::private_data`], one byte at least; they
+    /// must end within it, at byte 92, or 56 behind an IP header. So several listeners can share a service ID. Default:
+    /// whatever the private data is.
+    ///
+    /// ```
+    /// # use ibcm::{Connection, Hca, Listener, ServiceId};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (hca, sid) = (Hca::open("soft").await?, ServiceId::new(0x1000_0000_0000_0001));
+    /// let version_2 = Listener::bind(sid).device(&hca).discriminator(0, b"v2").await?;
+    /// let others = Listener::bind(sid).device(&hca).await?;
+    /// let path = hca.path_to(hca.gid()).service_id(sid).await?;
+    /// let dialing = tokio::spawn(async move { Connection::connect(path).private_data(b"v2 hello").await });
+    /// let request = version_2.accept().await?;
+    /// # request.accept().await?;
+    /// # dialing.await??;
+    /// # drop(others);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn discriminator<const N: usize>(self, offset: usize, pattern: &[u8; N]) -> Self {
+        self.set(|config| config.discriminator = Some((offset, pattern.to_vec())))
     }
 
     /// How many requests the program may have in its hands at once. A request counts from [`Listener::accept`] until it is
@@ -247,6 +299,20 @@ impl Bind {
     /// What happens to a request that finds window and backlog full. Default: it is dropped, and its peer repeats it.
     pub fn overflow(self, overflow: Overflow) -> Self {
         self.set(|config| config.overflow = overflow)
+    }
+
+    /// How long a request takes to be decided, the time in which it waits for [`Listener::accept`] included. More than zero.
+    /// Peers that give it less are asked for this much at once, by an MRA, and do not repeat their requests meanwhile; all
+    /// others when half of what they give has passed. An MRA asks for no more than
+    /// [`Config::max_mra_service_timeout`](crate::Config::max_mra_service_timeout), 34 s; the peer's next repetition gets
+    /// another one. Default: at half of the time, for 4.3 s.
+    pub fn turnaround(self, time: Duration) -> Self {
+        self.set(|config| config.turnaround = Some(time))
+    }
+
+    /// What the MRAs carry for the peers' programs.
+    pub fn mra_data(self, data: impl Into<PrivateData<222>>) -> Self {
+        self.set(|config| config.mra_data = data.into())
     }
 }
 
@@ -277,9 +343,17 @@ impl BindConfig {
         {
             return Err(ListenError::AddressNotLocal { address: address.ip() });
         }
+        let head = if by_ip { IpHeader::LEN } else { 0 };
+        let discriminator = self.discriminator.as_ref();
+        let discriminator = discriminator.map(|(offset, bytes)| Discriminator::within(*offset, bytes, head));
         let mut listen = proto::Listen::new(service_id);
+        listen.service_mask = self.mask;
         listen.port = self.port;
         listen.local_gid = local_gid;
+        listen.local_lid = self.local_lid;
+        listen.discriminator = discriminator.transpose()?;
+        listen.turnaround = self.turnaround;
+        listen.mra_data = self.mra_data;
         let limit = self.window.saturating_add(self.backlog);
         listen.backlog = limit;
         listen.overflow = self.overflow;

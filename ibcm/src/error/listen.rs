@@ -12,7 +12,7 @@ use crate::proto::Invalid;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// Another listener of the same HCA has this service ID.
+    /// Another listener of the same HCA takes the same: service ID and mask, port, GID, LID and discriminator.
     #[error("service ID {service_id} already has a listener")]
     InUse {
         /// The service ID.

@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use ibwire::{Gid, PrivateData, Qpn, RejReason, ServiceId, TimeCode};
+use ibwire::{Gid, Lid, PrivateData, Qpn, RejReason, ServiceId, TimeCode};
 
+use super::discriminator::Discriminator;
 use super::message::RejectInfo;
 use super::path::Path;
+use super::transport::Transports;
 
 /// Where to listen, for [`Endpoint::listen`](super::Endpoint::listen).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,10 +15,26 @@ use super::path::Path;
 pub struct Listen {
     /// The service to offer.
     pub service_id: ServiceId,
+    /// Which bits of the service ID count; the others must be 0 in it. Of several listeners that a request fits, those count
+    /// whose mask has most bits. Default: all.
+    pub service_mask: u64,
     /// Only requests whose primary path ends at this port, from 1, wherever they arrive. Default: any port.
     pub port: Option<u8>,
     /// Only requests for this GID. Default: any of ours.
     pub local_gid: Option<Gid>,
+    /// Only requests whose primary path ends at this LID. None comes over Ethernet. Default: any of ours.
+    pub local_lid: Option<Lid>,
+    /// Only requests whose private data has these bytes. Default: whatever it has.
+    pub discriminator: Option<Discriminator>,
+    /// Requests for other transports are rejected with reason 9. At least one. Default: reliable connections only.
+    pub transports: Transports,
+    /// How long the user takes to decide, queueing included. More than zero. A request that gives less time is answered by an
+    /// MRA at once, any other one at half of its time; the MRA asks for this long, but never for more than
+    /// [`Config::max_mra_service_timeout`](super::Config::max_mra_service_timeout). `None`, the default: at half of the
+    /// time, for [`Config::mra_service_timeout`](super::Config::mra_service_timeout).
+    pub turnaround: Option<Duration>,
+    /// What the MRAs carry for the peer's application.
+    pub mra_data: PrivateData<222>,
     /// How many requests may be undecided, neither accepted nor rejected, at once. At least 1. Default 128.
     pub backlog: usize,
     /// What happens to the next one. Default: it is dropped.
@@ -35,9 +53,21 @@ pub enum Overflow {
 }
 
 impl Listen {
-    /// Any port and GID, backlog 128.
+    /// This service ID, any port, address and private data, reliable connections, backlog 128.
     pub const fn new(service_id: ServiceId) -> Self {
-        Self { service_id, port: None, local_gid: None, backlog: 128, overflow: Overflow::Drop }
+        Self {
+            service_id,
+            service_mask: u64::MAX,
+            port: None,
+            local_gid: None,
+            local_lid: None,
+            discriminator: None,
+            transports: Transports::RC,
+            turnaround: None,
+            mra_data: PrivateData::EMPTY,
+            backlog: 128,
+            overflow: Overflow::Drop,
+        }
     }
 }
 

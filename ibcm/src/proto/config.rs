@@ -11,6 +11,9 @@ pub struct Config {
     /// The service timeout in the MRAs that are sent automatically while a request or a reply is undecided.
     /// Default 20 (4.3 s).
     pub mra_service_timeout: TimeCode,
+    /// The longest service timeout that a listener's [`turnaround`](super::Listen::turnaround) brings about. Default 23
+    /// (34 s).
+    pub max_mra_service_timeout: TimeCode,
     /// The longest wait that one MRA of a peer can ask for. Default 60 s.
     pub max_mra_wait: Duration,
     /// The shortest time between two transmissions of a REP or DREQ, which the peer chooses in its REQ; also the
@@ -47,6 +50,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             mra_service_timeout: TimeCode::truncate(20),
+            max_mra_service_timeout: TimeCode::truncate(23),
             max_mra_wait: Duration::from_secs(60),
             min_response_timeout: Duration::from_millis(1),
             max_response_timeout: Duration::from_secs(60),

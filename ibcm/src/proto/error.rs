@@ -9,7 +9,7 @@ use super::invalid::Invalid;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// There is a listener with this service ID, port and GID.
+    /// There is a listener with this service ID and mask, port, GID, LID and discriminator.
     #[error("the service ID has a listener already")]
     AddrInUse,
     /// A value is out of range.

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use ibwire::{Gid, Mtu, PKey, Qpn};
+use ibwire::{Gid, Lid, Mtu, PKey, Qpn, ServiceId};
+
+use super::transport::Transport;
 
 /// A command was given a value that it cannot take. Nothing was sent and nothing has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -27,12 +29,18 @@ pub enum Value {
     Time(Duration),
     /// A GID.
     Gid(Gid),
+    /// A LID.
+    Lid(Lid),
     /// A partition key.
     PKey(PKey),
     /// A path MTU.
     Mtu(Mtu),
     /// A queue pair number.
     Qpn(Qpn),
+    /// A service ID.
+    ServiceId(ServiceId),
+    /// A transport.
+    Transport(Transport),
 }
 
 /// What a value may be.
@@ -72,9 +80,12 @@ impl fmt::Display for Value {
             Self::Number(number) => number.fmt(f),
             Self::Time(time) => write!(f, "{time:?}"),
             Self::Gid(gid) => gid.fmt(f),
+            Self::Lid(lid) => lid.fmt(f),
             Self::PKey(pkey) => pkey.fmt(f),
             Self::Mtu(mtu) => mtu.fmt(f),
             Self::Qpn(qpn) => qpn.fmt(f),
+            Self::ServiceId(id) => id.fmt(f),
+            Self::Transport(transport) => transport.fmt(f),
         }
     }
 }

@@ -1,14 +1,19 @@
-//! Who takes requests for which service.
+//! Who takes requests for which service (spec/cm.md 4.12).
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use hashbrown::HashMap;
-use ibwire::{Gid, ServiceId};
+use ibwire::{Gid, Lid, PrivateData, ServiceId, TimeCode};
 use slab::Slab;
 
 use super::command::{Listen, Overflow};
+use super::config::Config;
 use super::endpoint::ListenerId;
 use super::error::ListenError;
 use super::ids::Keyed;
 use super::invalid::{Invalid, Limit, Value};
+use super::transport::{Transport, Transports};
 
 /// All listeners.
 #[derive(Debug)]
@@ -16,50 +21,139 @@ pub(super) struct Listeners {
     slots: Slab<Listener>,
     generation: u32,
     /// For each service the slots of its listeners, the most particular first.
-    by_service: HashMap<ServiceId, Vec<u32>, Keyed>,
+    by_service: HashMap<(u64, ServiceId), Vec<u32>, Keyed>,
+    /// The masks that listeners have, those with most bits first, each with the number of services under it.
+    masks: Vec<(u64, usize)>,
 }
 
 #[derive(Debug)]
 struct Listener {
     generation: u32,
     listen: Listen,
+    mra_terms: MraTerms,
     pending: usize,
     /// Requests for which there was no room.
     overflowed: u64,
 }
 
+/// What a listener's peers are told while they wait for an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct MraTerms {
+    /// How long the user takes to decide, if that is known.
+    pub(super) turnaround: Option<Duration>,
+    /// How long each MRA asks for.
+    pub(super) service_timeout: TimeCode,
+    /// What it carries, unless that is nothing.
+    pub(super) data: Option<Arc<PrivateData<222>>>,
+}
+
+/// Where a request is addressed to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    pub(super) service_id: ServiceId,
+    pub(super) port: u8,
+    pub(super) gid: Gid,
+    pub(super) lid: Lid,
+    pub(super) private_data: &'a PrivateData<92>,
+}
+
 impl Listener {
-    /// Whether a request to this port and GID is for this listener.
-    fn matches(&self, port: u8, gid: Gid) -> bool {
-        self.listen.port.is_none_or(|wanted| wanted == port)
-            && self.listen.local_gid.is_none_or(|wanted| wanted == gid)
+    /// Whether a request to this end is for this listener. Its service is.
+    fn matches(&self, wanted: &Wanted<'_>) -> bool {
+        let Listen { port, local_gid, local_lid, discriminator, .. } = &self.listen;
+        port.is_none_or(|port| port == wanted.port)
+            && local_gid.is_none_or(|gid| gid == wanted.gid)
+            && local_lid.is_none_or(|lid| lid == wanted.lid)
+            && discriminator.is_none_or(|discriminator| discriminator.matches(wanted.private_data))
     }
 }
 
-/// How particular a listener is: one with a GID comes before one with a port, that before one for all.
-fn rank(listen: &Listen) -> u8 {
-    u8::from(listen.local_gid.is_some()) << 1 | u8::from(listen.port.is_some())
+/// Under which listeners are found: the mask and what it leaves of the ID.
+fn service(listen: &Listen) -> (u64, ServiceId) {
+    (listen.service_mask, listen.service_id)
+}
+
+/// How particular a listener is among those of its service: a GID counts most, then a LID, a port, and a discriminator,
+/// the longer the more.
+fn rank(listen: &Listen) -> (bool, bool, bool, usize) {
+    let discriminated = listen.discriminator.map_or(0, |discriminator| discriminator.pattern().len());
+    (listen.local_gid.is_some(), listen.local_lid.is_some(), listen.port.is_some(), discriminated)
+}
+
+/// Whether a request that fits the one always fits the other.
+fn is_same(a: &Listen, b: &Listen) -> bool {
+    let key = |listen: &Listen| (listen.port, listen.local_gid, listen.local_lid, listen.discriminator);
+    key(a) == key(b)
+}
+
+fn check(listen: &Listen) -> Result<(), Invalid> {
+    if listen.backlog == 0 {
+        return Err(Invalid::new("backlog", Value::Number(0), Limit::AtLeast(Value::Number(1))));
+    }
+    if listen.service_id.0 & !listen.service_mask != 0 {
+        let must = Limit::Must("0 where the service mask is");
+        return Err(Invalid::new("service ID", Value::ServiceId(listen.service_id), must));
+    }
+    if let Some(lid) = listen.local_lid.filter(|lid| !lid.is_unicast()) {
+        return Err(Invalid::new("local LID", Value::Lid(lid), Limit::Must("the LID of a port")));
+    }
+    if listen.transports == Transports::NONE {
+        return Err(Invalid::new("transports", Value::Number(0), Limit::AtLeast(Value::Number(1))));
+    }
+    if listen.turnaround == Some(Duration::ZERO) {
+        let must = Limit::Must("more than zero");
+        return Err(Invalid::new("turnaround", Value::Time(Duration::ZERO), must));
+    }
+    Ok(())
+}
+
+impl MraTerms {
+    fn new(listen: &Listen, config: &Config) -> Self {
+        let most = config.max_mra_service_timeout;
+        Self {
+            turnaround: listen.turnaround,
+            service_timeout: listen
+                .turnaround
+                .map_or(config.mra_service_timeout, |time| TimeCode::at_least(time).min(most)),
+            data: (listen.mra_data != PrivateData::EMPTY).then(|| Arc::new(listen.mra_data)),
+        }
+    }
+
+    /// After what part of the time that a request gives for its answer its peer is asked for more.
+    pub(super) fn asked_after(&self, answer_within: Duration) -> Duration {
+        match self.turnaround {
+            Some(turnaround) if turnaround > answer_within => Duration::ZERO,
+            _ => answer_within / 2,
+        }
+    }
 }
 
 impl Listeners {
     pub(super) fn new(keyed: Keyed) -> Self {
-        Self { slots: Slab::new(), generation: 0, by_service: HashMap::with_hasher(keyed) }
+        Self { slots: Slab::new(), generation: 0, by_service: HashMap::with_hasher(keyed), masks: Vec::new() }
     }
 
-    pub(super) fn insert(&mut self, listen: Listen) -> Result<ListenerId, ListenError> {
-        if listen.backlog == 0 {
-            let least = Limit::AtLeast(Value::Number(1));
-            return Err(Invalid::new("backlog", Value::Number(0), least).into());
-        }
-        let of_service = self.by_service.entry(listen.service_id).or_default();
-        let same = |other: &Listen| (other.port, other.local_gid) == (listen.port, listen.local_gid);
-        if of_service.iter().any(|&slot| same(&self.slots[slot as usize].listen)) {
+    pub(super) fn insert(&mut self, listen: Listen, config: &Config) -> Result<ListenerId, ListenError> {
+        check(&listen)?;
+        let (mask, _) = service(&listen);
+        let of_service = self.by_service.entry(service(&listen)).or_default();
+        if of_service.iter().any(|&slot| is_same(&self.slots[slot as usize].listen, &listen)) {
             return Err(ListenError::AddrInUse);
+        }
+        if of_service.is_empty() {
+            match self.masks.iter_mut().find(|known| known.0 == mask) {
+                Some((_, services)) => *services += 1,
+                None => {
+                    let place = self.masks.partition_point(|known| known.0.count_ones() >= mask.count_ones());
+                    self.masks.insert(place, (mask, 1));
+                }
+            }
         }
         let place =
             of_service.partition_point(|&slot| rank(&self.slots[slot as usize].listen) >= rank(&listen));
         self.generation = self.generation.wrapping_add(1);
-        let listener = Listener { generation: self.generation, listen, pending: 0, overflowed: 0 };
+        let mra_terms = MraTerms::new(&listen, config);
+        let listener = Listener { generation: self.generation, listen, mra_terms, pending: 0, overflowed: 0 };
         let slot = self.slots.insert(listener) as u32;
         of_service.insert(place, slot);
         Ok(ListenerId { slot, generation: self.generation })
@@ -69,25 +163,42 @@ impl Listeners {
         if self.get(id).is_none() {
             return;
         }
-        let service_id = self.slots.remove(id.slot as usize).listen.service_id;
-        if let Some(of_service) = self.by_service.get_mut(&service_id) {
-            of_service.retain(|&slot| slot != id.slot);
-            if of_service.is_empty() {
-                self.by_service.remove(&service_id);
-            }
+        let service = service(&self.slots.remove(id.slot as usize).listen);
+        let Some(of_service) = self.by_service.get_mut(&service) else { return };
+        of_service.retain(|&slot| slot != id.slot);
+        if !of_service.is_empty() {
+            return;
         }
+        self.by_service.remove(&service);
+        self.masks.retain_mut(|(mask, services)| {
+            *services -= usize::from(*mask == service.0);
+            *services > 0
+        });
     }
 
     /// Takes no more requests for any listener; they can still be asked about.
     pub(super) fn shut(&mut self) {
         self.by_service.clear();
+        self.masks.clear();
     }
 
-    /// Whose request it is that comes to this port and GID.
-    pub(super) fn find(&self, service_id: ServiceId, port: u8, gid: Gid) -> Option<ListenerId> {
-        let of_service = self.by_service.get(&service_id)?;
-        let slot = *of_service.iter().find(|&&slot| self.slots[slot as usize].matches(port, gid))?;
+    /// Whose request it is.
+    pub(super) fn find(&self, wanted: &Wanted<'_>) -> Option<ListenerId> {
+        let slot = self.masks.iter().find_map(|&(mask, _)| {
+            let of_service = self.by_service.get(&(mask, ServiceId(wanted.service_id.0 & mask)))?;
+            of_service.iter().find(|&&slot| self.slots[slot as usize].matches(wanted)).copied()
+        })?;
         Some(ListenerId { slot, generation: self.slots[slot as usize].generation })
+    }
+
+    /// Whether it takes requests for this transport.
+    pub(super) fn takes(&self, id: ListenerId, transport: Transport) -> bool {
+        self.get(id).is_some_and(|listener| listener.listen.transports.contains(transport))
+    }
+
+    /// What its peers are told while they wait.
+    pub(super) fn mra_terms(&self, id: ListenerId) -> Option<&MraTerms> {
+        self.get(id).map(|listener| &listener.mra_terms)
     }
 
     pub(super) fn is_full(&self, id: ListenerId) -> bool {
@@ -134,57 +245,4 @@ impl Listeners {
 }
 
 #[cfg(test)]
-mod tests {
-    use ibwire::RejReason;
-    use rand::SeedableRng;
-    use rand::rngs::ChaCha8Rng;
-
-    use super::*;
-
-    const SERVICE: ServiceId = ServiceId::new(1);
-
-    #[test]
-    fn the_most_particular_listener_wins() {
-        let mut listeners = Listeners::new(Keyed::new(&mut ChaCha8Rng::from_seed([0; 32])));
-        let gid = Gid([1; 16]);
-        let any = listeners.insert(Listen::new(SERVICE)).unwrap();
-        let by_gid = listeners.insert(Listen { local_gid: Some(gid), ..Listen::new(SERVICE) }).unwrap();
-        let by_port = listeners.insert(Listen { port: Some(2), ..Listen::new(SERVICE) }).unwrap();
-        assert_eq!(listeners.find(SERVICE, 2, gid), Some(by_gid));
-        assert_eq!(listeners.find(SERVICE, 2, Gid([2; 16])), Some(by_port));
-        assert_eq!(listeners.find(SERVICE, 1, Gid([2; 16])), Some(any));
-        assert_eq!(listeners.find(ServiceId::new(2), 1, gid), None);
-        assert_eq!(listeners.insert(Listen::new(SERVICE)), Err(ListenError::AddrInUse));
-
-        listeners.remove(any);
-        listeners.remove(any);
-        assert_eq!(listeners.find(SERVICE, 1, Gid([2; 16])), None);
-        let again = listeners.insert(Listen::new(SERVICE)).unwrap();
-        assert_ne!(again, any);
-        assert_eq!(listeners.pending(any), None);
-        listeners.request_decided(any);
-        assert_eq!(listeners.pending(again), Some(0));
-    }
-
-    #[test]
-    fn overflows_are_counted_until_the_listener_is_removed() {
-        let mut listeners = Listeners::new(Keyed::new(&mut ChaCha8Rng::from_seed([0; 32])));
-        let overflow = Overflow::Reject(RejReason::NO_RESOURCES);
-        let id = listeners.insert(Listen { backlog: 1, overflow, ..Listen::new(SERVICE) }).unwrap();
-        assert!(!listeners.is_full(id));
-        listeners.request_added(id);
-        assert!(listeners.is_full(id));
-        assert_eq!(listeners.overflow(id), overflow);
-        listeners.shut();
-        assert_eq!((listeners.find(SERVICE, 1, Gid([1; 16])), listeners.overflowed(id)), (None, Some(1)));
-        listeners.remove(id);
-        assert_eq!((listeners.overflow(id), listeners.overflowed(id)), (Overflow::Drop, None));
-    }
-
-    #[test]
-    fn a_backlog_of_nothing_is_refused() {
-        let mut listeners = Listeners::new(Keyed::new(&mut ChaCha8Rng::from_seed([0; 32])));
-        let error = listeners.insert(Listen { backlog: 0, ..Listen::new(SERVICE) }).unwrap_err();
-        assert_eq!(error.to_string(), "backlog is 0, at least 1 is needed");
-    }
-}
+mod tests;

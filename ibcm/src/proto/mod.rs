@@ -22,6 +22,7 @@ mod command;
 mod config;
 mod connection;
 mod core;
+mod discriminator;
 mod endpoint;
 mod error;
 mod event;
@@ -39,11 +40,13 @@ mod sgids;
 mod slot_table;
 mod stats;
 mod timers;
+mod transport;
 
 pub use attrs::{Attrs, ack_timeout};
 pub use command::{Accept, Connect, Disconnect, Listen, Overflow, Reject};
 pub use config::Config;
 pub use connection::{Role, State};
+pub use discriminator::Discriminator;
 pub use endpoint::{ConnHandle, Endpoint, Info, ListenerId};
 pub use error::{CommandError, ConnectError, ListenError};
 #[cfg(feature = "runtime")]
@@ -53,6 +56,7 @@ pub use invalid::{Invalid, Limit, Value};
 pub use local::{LocalCa, LocalPort};
 pub use path::Path;
 pub use stats::Stats;
+pub use transport::{Transport, Transports};
 
 #[cfg(test)]
 mod tests;

@@ -129,6 +129,8 @@ impl Connection {
             max_cm_retries: plan.max_cm_retries.get(),
             life_time,
             answer_within: connect.local_response_timeout.duration().saturating_sub(round_trip),
+            mra_timeout: core.config.mra_service_timeout,
+            mra_data: None,
             time_wait: core.time_wait(round_trip + core.ca.ack_delay.duration()),
             failover: FailoverAccepted::ACCEPTED,
             terms: Terms {
@@ -233,7 +235,7 @@ impl Connection {
     pub(in super::super) fn handle_duplicate_reply(&mut self, core: &mut Core, from: &MadSource) {
         match (self.role, self.state) {
             (Role::Active, State::RepMraSent) => {
-                let mra = self.mra(core, MessageId::REP);
+                let mra = self.mra(MessageId::REP);
                 core.answer_with(from.reply(), self.tid, mra);
                 core.stats.repeated_answers += 1;
             }

@@ -6,6 +6,7 @@ mod close;
 mod passive;
 mod state;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ibdev::{AddressVector, MAD_LEN, MadSource, OutgoingMad};
@@ -73,6 +74,10 @@ pub(super) struct Connection {
     life_time: TimeCode,
     /// How long we have to answer the peer's REQ or REP.
     answer_within: Duration,
+    /// How long our MRAs ask for.
+    mra_timeout: TimeCode,
+    /// What they carry, unless that is nothing.
+    mra_data: Option<Arc<PrivateData<222>>>,
     time_wait: Duration,
     failover: FailoverAccepted,
     terms: Terms,
@@ -331,19 +336,19 @@ impl Connection {
 
     /// The answer to the peer is undecided for long.
     fn ask_for_time(&mut self, core: &mut Core, message: MessageId, next: State) {
-        let mra = self.mra(core, message);
+        let mra = self.mra(message);
         self.answer(core, encoded(self.tid, mra));
         core.stats.mras_sent += 1;
         self.set_state(core, next);
     }
 
-    fn mra(&self, core: &Core, message: MessageId) -> Mra {
+    fn mra(&self, message: MessageId) -> Mra {
         Mra {
             local_comm_id: self.local_id,
             remote_comm_id: self.remote_id,
             message,
-            service_timeout: core.config.mra_service_timeout,
-            private_data: PrivateData::EMPTY,
+            service_timeout: self.mra_timeout,
+            private_data: self.mra_data.as_deref().copied().unwrap_or_default(),
         }
     }
 

@@ -14,6 +14,7 @@ use super::super::error::CommandError;
 use super::super::event::{Event, Request};
 use super::super::ids::RemoteNames;
 use super::super::invalid::{Invalid, Limit, Value};
+use super::super::listeners::MraTerms;
 use super::super::message::{
     Eecn, FailoverAccepted, Message, MessageId, Rej, Rep, Req, RetryCount, Rtu, VendorId,
 };
@@ -26,6 +27,8 @@ use super::{Connection, Reports, Role, State, Terms};
 pub(in super::super) struct Admission {
     pub(in super::super) names: RemoteNames,
     pub(in super::super) listener: ListenerId,
+    /// What the peer is told while it waits.
+    pub(in super::super) mra_terms: MraTerms,
     /// The path back.
     pub(in super::super) path: Path,
     /// The same for MADs.
@@ -46,6 +49,7 @@ impl Connection {
         let (local_id, rq_psn) = (core.draw_id(), Psn::truncate(core.rng.next_u32()));
         let ack_timeout = req.primary.local_ack_timeout;
         let answer_within = req.remote_cm_response_timeout.duration();
+        let ask_after = admission.mra_terms.asked_after(answer_within);
         let qp_timeout = match ack_timeout.get() {
             0 => core.config.max_ack_timeout,
             _ => ack_timeout.min(core.config.max_ack_timeout),
@@ -71,6 +75,8 @@ impl Connection {
             max_cm_retries: req.max_cm_retries.get(),
             life_time: ack_timeout.saturating_sub(1),
             answer_within,
+            mra_timeout: admission.mra_terms.service_timeout,
+            mra_data: admission.mra_terms.data,
             time_wait: core.time_wait(ack_timeout.duration()),
             failover: match req.alternate_path() {
                 Some(_) => FailoverAccepted::UNSUPPORTED,
@@ -98,7 +104,7 @@ impl Connection {
         connection.meet_peer(core, &admission.names);
         core.listeners.request_added(admission.listener);
         core.stats.requests += 1;
-        connection.start_timer(core, now + answer_within / 2);
+        connection.start_timer(core, now + ask_after);
         let request = Box::new(Request {
             req: req.clone(),
             from: *from,
@@ -189,7 +195,7 @@ impl Connection {
     ) {
         match self.state {
             State::ReqMraSent => {
-                let mra = self.mra(core, MessageId::REQ);
+                let mra = self.mra(MessageId::REQ);
                 core.answer_with(from.reply(), tid, mra);
                 core.stats.repeated_answers += 1;
             }

@@ -8,10 +8,12 @@ use ibwire::{Lid, PathRecord, QKey, Qpn, RejReason, Selector, TransactionId};
 use super::super::command::Overflow;
 use super::super::connection::{Admission, Connection};
 use super::super::ids::{RemoteNames, Source};
+use super::super::listeners::Wanted;
 use super::super::local::{LocalCa, LocalPort};
 use super::super::message::{PathBlock, Rej, RejectInfo, Req, TransportService};
 use super::super::path::{DEFAULT_HOP_LIMIT, Path};
 use super::super::rejections::Rejected;
+use super::super::transport::Transport;
 use super::{Endpoint, ListenerId};
 
 /// Why a REQ becomes no connection.
@@ -96,18 +98,28 @@ impl Endpoint {
 
     fn admit(&self, from: &MadSource, req: &Req, names: RemoteNames) -> Result<Admission, Refusal> {
         let (ca, listeners) = (&self.core.ca, &self.core.listeners);
+        let transport = Transport::of(req.transport).ok_or(RejReason::INVALID_TRANSPORT)?;
         let end = local_end(ca, from, &req.primary);
         // The port that the connection is for; the MAD may have come in on another one.
-        let port = end.as_ref().map_or(from.port, |(port, _)| port.number);
-        let listener = listeners
-            .find(req.service_id, port, req.primary.remote_gid)
-            .ok_or(RejReason::INVALID_SERVICE_ID)?;
+        let port = end.as_ref().ok().map(|(port, _)| *port).or_else(|| ca.port(from.port));
+        let wanted = Wanted {
+            service_id: req.service_id,
+            port: port.map_or(from.port, |port| port.number),
+            gid: req.primary.remote_gid,
+            lid: port.map_or(Lid::NONE, |port| local_lid(port, from, &req.primary)),
+            private_data: &req.private_data,
+        };
+        let found = listeners.find(&wanted).and_then(|id| Some((id, listeners.mra_terms(id)?)));
+        let (listener, mra_terms) = found.ok_or(RejReason::INVALID_SERVICE_ID)?;
+        if !listeners.takes(listener, transport) {
+            return Err(RejReason::INVALID_TRANSPORT.into());
+        }
         if listeners.is_full(listener) {
             return Err(Refusal::Overflow(listener));
         }
         let (port, sgid_index) = end?;
         let (path, primary) = path_back(port, sgid_index, from, req)?;
-        Ok(Admission { names, listener, path, primary })
+        Ok(Admission { names, listener, mra_terms: mra_terms.clone(), path, primary })
     }
 }
 
@@ -141,12 +153,8 @@ fn path_back(
         return Err(Refusal::Reject(RejReason::INVALID_PATH_MTU, RejectInfo::PathMtu(port.mtu)));
     }
 
-    // A routed path need not have LIDs of its own: those of the MAD lead to the router, and to us.
-    let slid = match (port.is_ethernet(), port.owns_lid(block.remote_lid)) {
-        (true, _) => Lid::NONE,
-        (false, true) => block.remote_lid,
-        (false, false) => Lid(port.lid.0 | u16::from(from.path_bits)),
-    };
+    let slid = local_lid(port, from, block);
+    // A routed path need not have LIDs of its own: those of the MAD lead to the router.
     let (dlid, sl) = match (port.is_ethernet(), block.local_lid.is_unicast()) {
         (true, _) => (Lid::NONE, block.sl),
         (false, true) => (block.local_lid, block.sl),
@@ -193,6 +201,15 @@ fn path_back(
     };
     let primary = MadAddr { av, qpn: Qpn::GSI, qkey: QKey::GSI, pkey_index };
     Ok((Path { port: port.number, record }, primary))
+}
+
+/// The LID that the path ends at. If that is none of ours, it is routed, and the MAD's is as good.
+fn local_lid(port: &LocalPort, from: &MadSource, block: &PathBlock) -> Lid {
+    match (port.is_ethernet(), port.owns_lid(block.remote_lid)) {
+        (true, _) => Lid::NONE,
+        (false, true) => block.remote_lid,
+        (false, false) => Lid(port.lid.0 | u16::from(from.path_bits)),
+    }
 }
 
 /// The port that the path ends at, and the index of its GID there: the port that the REQ came in on, or another one.

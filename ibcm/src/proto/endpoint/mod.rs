@@ -63,15 +63,24 @@ impl Endpoint {
         self.core.ca.update_port(port);
     }
 
-    /// Takes requests for a service. A listener with a GID or port is preferred to one without.
+    /// Takes requests for a service. Of several listeners that a request fits the most particular gets it: the one whose
+    /// service mask has most bits, then one with a GID, then with a LID, then with a port, then with the longest
+    /// discriminator.
     ///
     /// # Errors
-    /// [`ListenError::AddrInUse`] if there is one with the same service ID, port and GID.
+    /// [`ListenError::AddrInUse`] if there is one with the same service ID and mask, port, GID, LID and discriminator.
     pub fn listen(&mut self, listen: Listen) -> Result<ListenerId, ListenError> {
         if self.core.gone {
             return Err(ListenError::DeviceRemoved);
         }
-        self.core.listeners.insert(listen)
+        let Core { listeners, ca, config, .. } = &mut self.core;
+        if let Some(lid) = listen.local_lid
+            && ca.ports.iter().all(LocalPort::is_ethernet)
+        {
+            let must = Limit::Must("left out, for no port is InfiniBand");
+            return Err(Invalid::new("local LID", Value::Lid(lid), must).into());
+        }
+        listeners.insert(listen, config)
     }
 
     /// Takes no more requests. Those that have been reported are the caller's to accept or reject.

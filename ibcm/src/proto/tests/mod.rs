@@ -7,6 +7,7 @@ mod disconnect;
 mod fields;
 mod host;
 mod hostile;
+mod listeners;
 mod loss;
 mod monitor;
 mod mra;
