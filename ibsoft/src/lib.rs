@@ -27,7 +27,7 @@
 //! ```
 //!
 //! # What is not here
-//! Multicast, memory windows, path migration. Over UDP: DSCP and hop limit of an address vector are not sent, and
+//! Multicast, memory windows. Over UDP: DSCP and hop limit of an address vector are not sent, and
 //! those of received packets not known. RoCE has no protection against whoever can send packets with a chosen source
 //! address; the checks that there are (addresses, P_Key, Q_Key, random QP numbers and PSNs) make it harder, not
 //! impossible.

@@ -7,7 +7,7 @@ use ibwire::{Guid, PKey};
 pub fn device_attr(name: impl Into<String>, node_guid: Guid, ports: u8) -> DeviceAttr {
     let mut attr = DeviceAttr::new(name, node_guid, ports);
     (attr.max_sge, attr.max_inline_data) = (16, 256);
-    (attr.max_srq_wr, attr.atomics) = (16_384, true);
+    (attr.max_srq_wr, attr.atomics, attr.path_migration) = (16_384, true, true);
     attr
 }
 

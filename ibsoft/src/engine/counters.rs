@@ -59,6 +59,8 @@ counters! {
     drop_state,
     /// The source is not the connection's peer, or the destination not this port.
     drop_address,
+    /// Packets of a peer that has migrated, but not to the alternate path that is loaded here.
+    drop_migration,
     /// P_Key mismatches.
     drop_pkey,
     /// Q_Key mismatches.
@@ -146,6 +148,8 @@ counters! {
     timeouts,
     /// Packets sent again.
     retransmitted,
+    /// Connections that have migrated to their alternate path.
+    migrations,
     /// QPs that failed by themselves.
     qp_errors,
 }

@@ -11,7 +11,7 @@
 //! 3. drops what [`take_released`](Engine::take_released) returns, outside of any lock that a buffer's home may want,
 //! 4. calls [`handle_timeout`](Engine::handle_timeout) no later than [`poll_timeout`](Engine::poll_timeout) says.
 //!
-//! QPs are in the migration state MIGRATED. There are no memory windows and no keys that can be invalidated.
+//! Reliable connections can migrate to an alternate path. There are no memory windows and no keys that can be invalidated.
 //! ATOMIC_WRITE and FLUSH are unknown here, as to Linux 6.1.
 //!
 //! Acknowledgements are coalesced between two polls of the first kind: a link that has read a batch of packets hands
@@ -35,6 +35,7 @@ mod counters;
 mod cq;
 mod gsi;
 mod memory;
+mod migration;
 mod net;
 mod peer;
 mod place;

@@ -11,6 +11,7 @@ use ibwire::{PKey, Qpn};
 use super::cq::CqId;
 use super::memory::{DomainId, Rights};
 use super::net::{Egress, Ingress};
+use super::peer::PeerPath;
 use super::post::Work;
 use super::rc::Rc;
 use super::receives::{self, Receives, Srq, SrqId};
@@ -216,9 +217,6 @@ impl Qp {
         shared: &mut Shared,
     ) -> Result<Vec<Buf>, DeviceError> {
         use State::{Init as Initialized, ReadyToReceive, ReadyToSend, Reset};
-        if transition.is_path_migration() {
-            return Err(DeviceError::Unsupported { what: "path migration" });
-        }
         match (self.state, transition) {
             (_, Transition::Reset) => return Ok(self.reset(shared)),
             (Reset | Initialized, Transition::Init(init)) => self.init(&init, shared)?,
@@ -240,6 +238,11 @@ impl Qp {
                 self.state = ReadyToSend;
                 self.wake(shared);
             }
+            (ReadyToSend, Transition::LoadPath(path)) => {
+                let path = self.alternate_path(&path, shared)?;
+                self.load_path(path)?;
+            }
+            (ReadyToSend, Transition::Migrate) => self.migrate(shared)?,
             (State::Error, Transition::Error) => {}
             (state, Transition::Error) if state != Reset => {
                 self.stop_answers();
@@ -283,13 +286,14 @@ impl Qp {
             });
         }
         let net = port.resolve(&rtr.av).map_err(|what| DeviceError::Unsupported { what })?;
+        let path = PeerPath { port: number, net, pkey };
         match &mut self.kind {
             Kind::Rc(rc) => {
                 let limit = shared.device.max_responder_resources;
                 at_most("responder resources", rtr.max_dest_rd_atomic, limit)?;
-                rc.ready_to_receive(rtr, net, pkey, rights, mtu);
+                rc.ready_to_receive(rtr, path, rights, mtu);
             }
-            Kind::Uc(uc) => uc.ready_to_receive(rtr, net, pkey, rights, mtu),
+            Kind::Uc(uc) => uc.ready_to_receive(rtr, path, rights, mtu),
             Kind::Ud(_) => return Err(NOT_CONNECTED),
         }
         self.state = State::ReadyToReceive;
@@ -297,6 +301,7 @@ impl Qp {
     }
 
     fn ready_to_send(&mut self, rts: &Rts, shared: &Shared) -> Result<(), DeviceError> {
+        let alternate = rts.alternate.map(|path| self.alternate_path(&path, shared)).transpose()?;
         match &mut self.kind {
             Kind::Rc(rc) => {
                 at_most("retry count", rts.retry_count, 7)?;
@@ -308,7 +313,7 @@ impl Qp {
             Kind::Ud(_) => return Err(NOT_CONNECTED),
         }
         self.state = State::ReadyToSend;
-        Ok(())
+        alternate.map_or(Ok(()), |path| self.load_path(path))
     }
 
     /// Ends the draining if all is complete that was started. Datagrams, and messages of UC, are complete when they leave.
@@ -498,8 +503,8 @@ impl Qp {
     ) -> Option<Egress> {
         loop {
             let result = match &mut self.kind {
-                Kind::Rc(rc) => rc.poll_transmit(now, self.state, self.port, &self.sq, out, shared),
-                Kind::Uc(uc) => Ok(uc.poll_transmit(self.state, self.port, &mut self.sq, out, shared)),
+                Kind::Rc(rc) => rc.poll_transmit(now, self.state, &self.sq, out, shared),
+                Kind::Uc(uc) => Ok(uc.poll_transmit(self.state, &mut self.sq, out, shared)),
                 Kind::Ud(ud) if self.state == State::ReadyToSend => {
                     Ok(ud.poll_transmit(self.port, self.pkey, &mut self.sq, out, shared))
                 }
@@ -520,7 +525,7 @@ impl Qp {
     pub(super) fn handle_packet(&mut self, now: Instant, ingress: &Ingress<'_>, shared: &mut Shared) {
         let transport = ingress.packet.bth().opcode.transport();
         let result = match (&mut self.kind, transport) {
-            _ if ingress.port != self.port => {
+            (Kind::Ud(_), _) if ingress.port != self.port => {
                 shared.counters.drop_address += 1;
                 Ok(())
             }

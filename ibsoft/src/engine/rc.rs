@@ -4,11 +4,12 @@ use std::time::Instant;
 
 use ibdev::qp::{Rtr, Rts};
 use ibdev::{DeviceEvent, Status};
-use ibwire::PKey;
+use ibwire::Qpn;
 
 use super::memory::Rights;
-use super::net::{Egress, Ingress, NetHeader};
-use super::peer::Peer;
+use super::migration::Verdict;
+use super::net::{Egress, Ingress};
+use super::peer::{Peer, PeerPath};
 use super::qp::{Failure, State};
 use super::receives::Receives;
 use super::requester::Requester;
@@ -19,7 +20,7 @@ use super::shared::{Shared, Side};
 #[derive(Debug)]
 pub(super) struct Rc {
     /// Known from RTR on.
-    peer: Option<Peer>,
+    pub(super) peer: Option<Peer>,
     /// Whether COMM_EST was reported in this RTR.
     established: bool,
     /// When its last packet came.
@@ -42,15 +43,8 @@ impl Rc {
         }
     }
 
-    pub(super) fn ready_to_receive(
-        &mut self,
-        rtr: &Rtr,
-        net: NetHeader,
-        pkey: PKey,
-        rights: Rights,
-        mtu: usize,
-    ) {
-        self.peer = Some(Peer::new(rtr, net, pkey));
+    pub(super) fn ready_to_receive(&mut self, rtr: &Rtr, path: PeerPath, rights: Rights, mtu: usize) {
+        self.peer = Some(Peer::new(rtr, path));
         self.responder.start(rtr, rights, mtu);
     }
 
@@ -73,13 +67,12 @@ impl Rc {
         &mut self,
         now: Instant,
         state: State,
-        port: u8,
         side: &Side,
         out: &mut Vec<u8>,
         shared: &mut Shared,
     ) -> Result<Option<Egress>, Failure> {
         let Some(peer) = self.peer.as_ref() else { return Ok(None) };
-        let net = peer.net;
+        let PeerPath { port, net, .. } = peer.path;
         self.ack_stands_back = !self.ack_stands_back && self.responder.only_acknowledges();
         let mut len = None;
         if !self.ack_stands_back {
@@ -113,16 +106,24 @@ impl Rc {
             state if state.sends() => true,
             _ => false,
         };
-        let Some(peer) = self.peer.as_ref().filter(|_| takes) else {
+        let Some(peer) = self.peer.as_mut().filter(|_| takes) else {
             shared.counters.drop_state += 1;
             return Ok(());
         };
-        if !peer.lets_in(ingress, shared) {
+        if peer.alternate.is_some() {
+            match peer.watch(ingress, rq.qpn, shared) {
+                Verdict::Pass => {}
+                Verdict::Migrate => self.migrate(rq.qpn, shared),
+                Verdict::Drop => return Ok(()),
+            }
+        }
+        if !self.peer.as_ref().is_some_and(|peer| peer.lets_in(ingress, shared)) {
             return Ok(());
         }
         self.heard = Some(now);
         if bth.opcode.is_response() {
             let result = self.requester.handle(now, packet, sq, shared);
+            let result = self.or_migrate(result, sq.qpn, shared);
             self.arm(sq, shared);
             return result.map_err(Failure::Send);
         }
@@ -150,8 +151,33 @@ impl Rc {
         side: &Side,
         shared: &mut Shared,
     ) -> Result<(), Status> {
-        self.requester.handle_timeout(now, shared)?;
+        let result = self.requester.handle_timeout(now, shared);
+        self.or_migrate(result, side.qpn, shared)?;
         self.arm(side, shared);
         Ok(())
+    }
+
+    /// Whether the migration state is ARMED.
+    pub(super) fn is_armed(&self) -> bool {
+        self.peer
+            .as_ref()
+            .and_then(|peer| peer.alternate.as_ref())
+            .is_some_and(|alternate| alternate.is_armed())
+    }
+
+    /// A path on which the retries are used up is left, if there is another one.
+    fn or_migrate(
+        &mut self,
+        result: Result<(), Status>,
+        qpn: Qpn,
+        shared: &mut Shared,
+    ) -> Result<(), Status> {
+        match result {
+            Err(Status::RETRY_EXC_ERR) if self.is_armed() && !self.requester.is_refused() => {
+                self.migrate(qpn, shared);
+                Ok(())
+            }
+            result => result,
+        }
     }
 }

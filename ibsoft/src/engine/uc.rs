@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 
 use ibdev::qp::{Rtr, Rts};
 use ibdev::{DeviceEvent, SendFlags};
+use ibwire::Psn;
 use ibwire::packet::{Bth, Transport};
-use ibwire::{PKey, Psn};
 
 use super::memory::Rights;
-use super::net::{Egress, Ingress, NetHeader};
-use super::peer::Peer;
+use super::net::{Egress, Ingress};
+use super::peer::{Peer, PeerPath};
 use super::place::Placement;
 use super::post::Work;
 use super::qp::State;
@@ -43,16 +43,9 @@ struct Connected {
 }
 
 impl Uc {
-    pub(super) fn ready_to_receive(
-        &mut self,
-        rtr: &Rtr,
-        net: NetHeader,
-        pkey: PKey,
-        rights: Rights,
-        mtu: usize,
-    ) {
+    pub(super) fn ready_to_receive(&mut self, rtr: &Rtr, path: PeerPath, rights: Rights, mtu: usize) {
         self.connected = Some(Connected {
-            peer: Peer::new(rtr, net, pkey),
+            peer: Peer::new(rtr, path),
             rights,
             segmentation: Segmentation::new(Transport::UC, mtu, 1),
             placement: Placement::new(mtu),
@@ -92,7 +85,6 @@ impl Uc {
     pub(super) fn poll_transmit(
         &mut self,
         state: State,
-        port: u8,
         side: &mut Side,
         out: &mut Vec<u8>,
         shared: &mut Shared,
@@ -108,7 +100,7 @@ impl Uc {
             ..peer.bth(segment.opcode, self.psn)
         };
         let len = segment.write(out, bth, &work.sg);
-        let net = peer.net;
+        let PeerPath { port, net, .. } = peer.path;
         self.psn = self.psn.offset(1);
         self.sent += 1;
         if segment.last

@@ -224,6 +224,23 @@ impl Requester {
         Ok(())
     }
 
+    /// Packets go by another path from now on, where an acknowledgement takes so long: what is not acknowledged is sent
+    /// again there, with all patience. What the peer has refused or is not ready for stays so.
+    pub(super) fn change_path(&mut self, timeout: Option<Duration>) {
+        self.timeout = timeout;
+        self.retries = self.retry_count;
+        self.nak_seen = false;
+        self.restart_from = self.una;
+        if self.refused.is_none() && !matches!(self.wait, Wait::Rnr(..)) {
+            self.rewind();
+        }
+    }
+
+    /// Whether the peer has refused a message and answers nothing any more.
+    pub(super) fn is_refused(&self) -> bool {
+        self.refused.is_some()
+    }
+
     /// The peer has no receive for the packet with this PSN. It is there, though: the retries for a peer that says nothing
     /// are renewed.
     fn handle_rnr(

@@ -6,6 +6,7 @@ mod captured_uc;
 mod datagrams;
 mod gsi;
 mod heard;
+mod migration;
 mod rc_memory;
 mod rc_rdma;
 mod rc_receive;

@@ -19,7 +19,8 @@
 //! P > RDMA_READ_RESPONSE_ONLY 5000 len=16 at=8    P answers with its memory from byte 8 on
 //! P > ATOMIC_ACKNOWLEDGE 5000 original=100
 //! D : read 7 SUCCESS len=3000     the read brought what P has in its memory
-//! modify RTS
+//! P > SEND_ONLY 1000 M=0 via=2    without the migration bit, by the alternate path; D's packets likewise
+//! modify RTS                      `modify alternate` loads the alternate path, `modify migrate` migrates
 //! wait 16.8ms
 //! count drop_pkey 1
 //! ```
@@ -29,7 +30,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use ibdev::qp::{QpType, Rtr, Rts, Transition};
+use ibdev::qp::{AlternatePath, QpType, Rtr, Rts, Transition};
 use ibdev::{
     Completion, CompletionOp, DeviceEvent, PostError, RemoteAddr, SendFlags, SendOp, SendWr, SharedMemory,
 };
@@ -38,11 +39,14 @@ use ibwire::packet::{
 };
 use ibwire::{Msn, PKey, Psn, Qpn, RKey};
 
-use super::super::{CqId, DomainId, Engine, EngineEvent, NetHeader, QpCreate};
+use super::super::{CqId, DomainId, Engine, EngineEvent, QpCreate};
 use super::*;
 
 pub(super) const D: &str = "10.77.0.2";
 pub(super) const P: &str = "10.77.0.1";
+/// The ends of the alternate path, from D's port 2.
+pub(super) const D2: &str = "10.78.0.2";
+pub(super) const P2: &str = "10.78.0.1";
 /// P's QP.
 pub(super) const P_QPN: Qpn = Qpn::truncate(0x11);
 
@@ -61,7 +65,6 @@ pub(super) struct Dut {
     pub(super) now: Instant,
     cq: CqId,
     rts: Rts,
-    net: NetHeader,
     pub(super) memory: SharedMemory,
     pub(super) rkey: RKey,
     addr: u64,
@@ -105,7 +108,8 @@ impl Dut {
         access: Access,
         change: impl FnOnce(&mut Rtr, &mut Rts),
     ) -> Self {
-        let mut engine = engine(roce_port(D), 1);
+        let attr = device_attr("soft", Guid(1), 2);
+        let mut engine = Engine::new(Config::new(attr, vec![roce_port(D), roce_port(D2)], [1; 32]));
         let cq = engine.create_cq(1024).unwrap();
         let mut spec = QpCreate { max_sge: 4, ..QpCreate::new(QpType::Rc, cq, 512, 512) };
         create(&mut engine, &mut spec);
@@ -128,7 +132,6 @@ impl Dut {
             now: Instant::now(),
             cq,
             rts,
-            net: roce_net(P, D),
             packets: VecDeque::new(),
             completions: VecDeque::new(),
             events: VecDeque::new(),
@@ -172,6 +175,8 @@ impl Dut {
                     "SqDrained" => DeviceEvent::SqDrained(self.qpn),
                     "QpAccessError" => DeviceEvent::QpAccessError(self.qpn),
                     "QpRequestError" => DeviceEvent::QpRequestError(self.qpn),
+                    "PathMigrated" => DeviceEvent::PathMigrated(self.qpn),
+                    "PathMigrationFailed" => DeviceEvent::PathMigrationFailed(self.qpn),
                     "LastWqeReached" => DeviceEvent::LastWqeReached(self.qpn),
                     _ => panic!("event in {line}"),
                 };
@@ -210,6 +215,8 @@ impl Dut {
                     "RESET" => Transition::Reset,
                     "SQD" => Transition::SqDrain,
                     "resume" => Transition::SqResume,
+                    "alternate" => Transition::LoadPath(alternate()),
+                    "migrate" => Transition::Migrate,
                     _ => panic!("state in {line}"),
                 };
                 drop(self.engine.modify(self.qpn, transition).unwrap());
@@ -375,8 +382,12 @@ impl Dut {
         bytes.extend_from_slice(&extended);
         bytes.extend_from_slice(&payload);
         bytes.resize(bytes.len() + usize::from(bth.pad), 0);
-        let net = roce_net(args.text("from").unwrap_or(P), args.text("to").unwrap_or(D));
-        self.engine.handle_packet(self.now, 1, &net, &bytes);
+        let (port, from, to) = match args.number("via") {
+            Some(2) => (2, P2, D2),
+            _ => (1, P, D),
+        };
+        let net = roce_net(args.text("from").unwrap_or(from), args.text("to").unwrap_or(to));
+        self.engine.handle_packet(self.now, port, &net, &bytes);
     }
 
     /// Takes what D has: packets, completions, events.
@@ -384,13 +395,17 @@ impl Dut {
         let mut out = Vec::new();
         while let Some(egress) = self.engine.poll_transmit(self.now, &mut out) {
             assert_eq!(egress.len, out.len());
-            let (ours, theirs) = (egress.net.route.unwrap(), self.net.route.unwrap());
-            assert_eq!((egress.qpn, ours.sgid, ours.dgid), (self.qpn, theirs.dgid, theirs.sgid));
+            let route = egress.net.route.unwrap();
+            let (ends, via) = match egress.port {
+                2 => ((gid(D2), gid(P2)), " via=2"),
+                _ => ((gid(D), gid(P)), ""),
+            };
+            assert_eq!((egress.qpn, route.sgid, route.dgid), (self.qpn, ends.0, ends.1));
             let packet = TransportPacket::parse(&out).unwrap();
             if packet.bth().opcode.is_response() {
                 self.read.extend_from_slice(packet.payload());
             }
-            self.packets.push_back(describe_packet(&out));
+            self.packets.push_back(describe_packet(&out) + via);
             out.clear();
         }
         while let Some(event) = self.engine.poll_event() {
@@ -443,6 +458,12 @@ impl Dut {
     }
 }
 
+/// The path from D's port 2.
+pub(super) fn alternate() -> AlternatePath {
+    let av = AddressVector { port: 2, ..roce_av(P2) };
+    AlternatePath { av, pkey_index: 0, timeout: TimeCode::truncate(15) }
+}
+
 /// Bytes of P's memory.
 fn p_memory(at: usize, len: usize) -> Vec<u8> {
     (at..at + len).map(|i| pattern(P_TAG, i)).collect()
@@ -452,7 +473,12 @@ fn p_memory(at: usize, len: usize) -> Vec<u8> {
 fn describe_packet(bytes: &[u8]) -> String {
     let packet = TransportPacket::parse(bytes).unwrap();
     let bth = packet.bth();
-    assert_eq!((bth.dest_qp, bth.mig_req, bth.pkey), (P_QPN, true, PKey::DEFAULT));
+    assert_eq!((bth.dest_qp, bth.pkey), (P_QPN, PKey::DEFAULT));
+    describe(&packet, bytes) + if bth.mig_req { "" } else { " M=0" }
+}
+
+fn describe(packet: &TransportPacket<'_>, bytes: &[u8]) -> String {
+    let bth = packet.bth();
     assert_eq!(bth.pad, Bth::pad_for(packet.payload().len()));
     assert_eq!(bytes.len() % 4, 0);
     let psn = bth.psn.get();
