@@ -128,6 +128,11 @@ impl<const N: usize> Connect<N> {
         Self { config: Some(config), run: None }
     }
 
+    /// Whether and when there is another attempt.
+    pub(crate) fn retry_rule(&self) -> &Retry {
+        &self.config.as_ref().expect("not polled: it could not have been moved since").retry
+    }
+
     /// Runs it within what is left of a common deadline, and adds what it does to `all`.
     pub(crate) async fn go_on(
         self,

@@ -1,19 +1,14 @@
 //! A reliable connection.
 
 use ibdev::Buf;
-use ibwire::{Qpn, ServiceId};
 
-use crate::closed::Closed;
+use crate::accessors::accessors;
 use crate::disconnect::Disconnect;
 use crate::error::{OpError, RecvError};
 use crate::established::Established;
-use crate::events::ConnectionEvents;
 use crate::handshake::Session;
 use crate::message::Message;
-use crate::peer::Peer;
-use crate::proto::Role;
 use crate::split::{RecvHalf, SendHalf, split};
-use crate::stats::ConnectionStats;
 use crate::stream::ByteStream;
 
 /// A reliable connection: messages arrive once, in order and whole.
@@ -48,31 +43,31 @@ use crate::stream::ByteStream;
 /// completed. Messages that were not read are lost and counted.
 #[derive(Debug)]
 pub struct Connection {
-    held: Established,
+    conn: Established,
 }
 
 impl Connection {
     pub(crate) const fn new(session: Session) -> Self {
-        Self { held: Established::new(session) }
+        Self { conn: Established::new(session) }
     }
 
-    pub(crate) const fn from_held(held: Established) -> Self {
-        Self { held }
+    pub(crate) const fn from_held(conn: Established) -> Self {
+        Self { conn }
     }
 
     pub(crate) const fn held(&self) -> &Established {
-        &self.held
+        &self.conn
     }
 
     /// Two halves, for two owners: one sends, one receives. The connection disconnects when the last of them is
     /// dropped.
     pub fn into_split(self) -> (SendHalf, RecvHalf) {
-        split(self.held)
+        split(self.conn)
     }
 
     /// A stream of bytes, which reads and writes as a socket of tokio does.
     pub fn into_stream(self) -> ByteStream {
-        ByteStream::new(self.held)
+        ByteStream::new(self.conn)
     }
 
     /// The next message; `None` when the peer has disconnected and all that it had sent was read.
@@ -83,7 +78,7 @@ impl Connection {
     /// # Cancel safety
     /// A dropped future loses no message.
     pub async fn recv(&self) -> Result<Option<Message>, RecvError> {
-        self.held.recv().await
+        self.conn.recv().await
     }
 
     /// Posts a buffer of the program's for one message, behind the receives that are posted already: messages take
@@ -119,56 +114,14 @@ impl Connection {
     /// [`OpCause::Device`](crate::OpCause::Device) with a shared receive queue,
     /// [`OpCause::Closed`](crate::OpCause::Closed) once the connection has ended.
     pub fn post_recv(&self, buf: Buf) -> Result<(), OpError> {
-        self.held.post_recv(buf)
+        self.conn.post_recv(buf)
     }
 
     /// Disconnects: no new sends, then the posted ones complete, then the DREQ exchange. Gives a report and
     /// can't fail; may be repeated, and gives the same report.
     pub fn disconnect(&self) -> Disconnect<'_> {
-        Disconnect::new(self.held.session())
-    }
-
-    /// Waits until the connection has ended, and tells how. It does nothing to end it.
-    ///
-    /// # Cancel safety
-    /// A dropped future has no effect.
-    pub async fn closed(&self) -> Closed {
-        self.held.session().closed().await
-    }
-
-    /// What the peer's program sent along when the connection was made, zero-padded: 92 bytes of the REQ (56 if
-    /// it was addressed by IP) on the passive side, 196 of the REP on the active side.
-    pub fn private_data(&self) -> &[u8] {
-        self.held.session().private_data()
-    }
-
-    /// The other end.
-    pub fn peer(&self) -> Peer {
-        self.held.session().peer()
-    }
-
-    /// Which side this is.
-    pub fn role(&self) -> Role {
-        self.held.session().role()
-    }
-
-    /// The service that was connected to.
-    pub fn service_id(&self) -> ServiceId {
-        self.held.session().service_id()
-    }
-
-    /// The number of this side's queue pair; `None` when the connection is over.
-    pub fn local_qpn(&self) -> Option<Qpn> {
-        self.held.local_qpn()
-    }
-
-    /// What has gone over it so far.
-    pub fn stats(&self) -> ConnectionStats {
-        self.held.stats()
-    }
-
-    /// What happened to it, and happens, besides its end.
-    pub fn events(&self) -> ConnectionEvents {
-        self.held.session().events()
+        Disconnect::new(self.conn.session())
     }
 }
+
+accessors!(Connection);

@@ -60,6 +60,8 @@ pub mod proto;
 #[cfg(feature = "runtime")]
 mod accept;
 #[cfg(feature = "runtime")]
+mod accessors;
+#[cfg(feature = "runtime")]
 mod backlog;
 #[cfg(feature = "runtime")]
 mod builder;

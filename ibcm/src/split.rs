@@ -3,18 +3,13 @@
 use std::sync::Arc;
 
 use ibdev::{Buf, RemoteRegion};
-use ibwire::{Qpn, ServiceId};
 
-use crate::closed::Closed;
+use crate::accessors::accessors;
 use crate::disconnect::Disconnect;
 use crate::error::{OpError, RecvError};
 use crate::established::Established;
-use crate::events::ConnectionEvents;
 use crate::message::Message;
 use crate::ops::{AtomicOp, ReadOp, SendOp, WriteOp};
-use crate::peer::Peer;
-use crate::proto::Role;
-use crate::stats::ConnectionStats;
 
 /// The half of a [`Connection`](crate::Connection) that sends, and that reads and writes the peer's memory. Clones are
 /// cheap, and are the same half.
@@ -53,7 +48,7 @@ use crate::stats::ConnectionStats;
 /// ```
 #[derive(Debug, Clone)]
 pub struct SendHalf {
-    held: Arc<Established>,
+    conn: Arc<Established>,
 }
 
 /// The half of a [`Connection`](crate::Connection) that receives.
@@ -62,43 +57,43 @@ pub struct SendHalf {
 /// as for a slow reader. See there for the rest.
 #[derive(Debug)]
 pub struct RecvHalf {
-    held: Arc<Established>,
+    conn: Arc<Established>,
 }
 
-pub(crate) fn split(held: Established) -> (SendHalf, RecvHalf) {
-    let held = Arc::new(held);
-    (SendHalf { held: Arc::clone(&held) }, RecvHalf { held })
+pub(crate) fn split(conn: Established) -> (SendHalf, RecvHalf) {
+    let conn = Arc::new(conn);
+    (SendHalf { conn: Arc::clone(&conn) }, RecvHalf { conn })
 }
 
 impl SendHalf {
     /// Sends the buffer as one message: [`Connection::send`](crate::Connection::send).
     pub fn send(&self, buf: Buf) -> SendOp<'_, Buf> {
-        SendOp::of_buf(&self.held, buf)
+        SendOp::of_buf(&self.conn, buf)
     }
 
     /// Sends a copy of the bytes as one message: [`Connection::send_copy`](crate::Connection::send_copy).
     pub fn send_copy<'a>(&'a self, data: &'a [u8]) -> SendOp<'a, ()> {
-        SendOp::of_copy(&self.held, data)
+        SendOp::of_copy(&self.conn, data)
     }
 
     /// Writes the buffer to the peer's memory: [`Connection::write`](crate::Connection::write).
     pub fn write(&self, buf: Buf, to: RemoteRegion) -> WriteOp<'_> {
-        WriteOp::new(&self.held, buf, to)
+        WriteOp::new(&self.conn, buf, to)
     }
 
     /// Reads the peer's memory into the buffer: [`Connection::read`](crate::Connection::read).
     pub fn read(&self, buf: Buf, from: RemoteRegion) -> ReadOp<'_> {
-        ReadOp::new(&self.held, buf, from)
+        ReadOp::new(&self.conn, buf, from)
     }
 
     /// Adds to a word of the peer's memory: [`Connection::fetch_add`](crate::Connection::fetch_add).
     pub fn fetch_add(&self, at: RemoteRegion, add: u64) -> AtomicOp<'_> {
-        AtomicOp::fetch_add(&self.held, at, add)
+        AtomicOp::fetch_add(&self.conn, at, add)
     }
 
     /// Replaces a word of the peer's memory: [`Connection::compare_swap`](crate::Connection::compare_swap).
     pub fn compare_swap(&self, at: RemoteRegion, compare: u64, swap: u64) -> AtomicOp<'_> {
-        AtomicOp::compare_swap(&self.held, at, compare, swap)
+        AtomicOp::compare_swap(&self.conn, at, compare, swap)
     }
 }
 
@@ -112,7 +107,7 @@ impl RecvHalf {
     /// # Cancel safety
     /// A dropped future loses no message.
     pub async fn recv(&self) -> Result<Option<Message>, RecvError> {
-        self.held.recv().await
+        self.conn.recv().await
     }
 
     /// Posts a buffer of the program's for one message: [`Connection::post_recv`](crate::Connection::post_recv).
@@ -120,61 +115,19 @@ impl RecvHalf {
     /// # Errors
     /// [`OpError`] with the buffer.
     pub fn post_recv(&self, buf: Buf) -> Result<(), OpError> {
-        self.held.post_recv(buf)
+        self.conn.post_recv(buf)
     }
 }
 
 /// What both halves have.
 macro_rules! half {
     ($half:ty) => {
+        accessors!($half);
+
         impl $half {
             /// Disconnects, and so ends both halves: [`Connection::disconnect`](crate::Connection::disconnect).
             pub fn disconnect(&self) -> Disconnect<'_> {
-                Disconnect::new(self.held.session())
-            }
-
-            /// Waits until the connection has ended, and tells how. It does nothing to end it.
-            ///
-            /// # Cancel safety
-            /// A dropped future has no effect.
-            pub async fn closed(&self) -> Closed {
-                self.held.session().closed().await
-            }
-
-            /// What the peer's program sent along when the connection was made:
-            /// [`Connection::private_data`](crate::Connection::private_data).
-            pub fn private_data(&self) -> &[u8] {
-                self.held.session().private_data()
-            }
-
-            /// The other end.
-            pub fn peer(&self) -> Peer {
-                self.held.session().peer()
-            }
-
-            /// Which side this is.
-            pub fn role(&self) -> Role {
-                self.held.session().role()
-            }
-
-            /// The service that was connected to.
-            pub fn service_id(&self) -> ServiceId {
-                self.held.session().service_id()
-            }
-
-            /// The number of this side's queue pair; `None` when the connection is over.
-            pub fn local_qpn(&self) -> Option<Qpn> {
-                self.held.local_qpn()
-            }
-
-            /// What has gone over the connection so far, in both directions.
-            pub fn stats(&self) -> ConnectionStats {
-                self.held.stats()
-            }
-
-            /// What happened to the connection, and happens, besides its end.
-            pub fn events(&self) -> ConnectionEvents {
-                self.held.session().events()
+                Disconnect::new(self.conn.session())
             }
         }
     };

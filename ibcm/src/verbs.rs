@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use ibdev::qp::{QpSpec, QpType, Transition};
-use ibdev::{Buf, CompletionQueue, DeviceError, PostError, QueuePair, RecvWr, SendOp, SendWr};
+use ibdev::{Buf, CompletionQueue, DeviceError, QueuePair, RecvWr, SendOp, SendWr};
 use ibwire::Qpn;
 
 pub use ibdev::{Completion, CompletionOp};
 
-use crate::error::Error;
+use crate::error::{Error, not_posted};
 use crate::hca::Hca;
 
 /// Work requests that a queue pair holds in each direction.
@@ -81,7 +81,7 @@ impl RcQp {
     /// [`DeviceError::InUse`] while the queue is full, whose places [`completion`](Self::completion) frees; others for the wrong state
     /// or a buffer of another device. The buffer goes home.
     pub fn post_recv(&self, buf: Buf) -> Result<(), DeviceError> {
-        self.qp.post_recv(&mut VecDeque::from([RecvWr::new(0, buf)])).map_err(refused)
+        self.qp.post_recv(&mut VecDeque::from([RecvWr::new(0, buf)])).map_err(not_posted)
     }
 
     /// Posts a message, in RTS.
@@ -90,7 +90,7 @@ impl RcQp {
     /// As [`post_recv`](Self::post_recv).
     pub fn post_send(&self, buf: Buf) -> Result<(), DeviceError> {
         let work = SendWr::new(0, SendOp::Send { imm: None }, buf);
-        self.qp.post_send(&mut VecDeque::from([work])).map_err(refused)
+        self.qp.post_send(&mut VecDeque::from([work])).map_err(not_posted)
     }
 
     /// The next completion, of either direction, well or ill ([`Completion::status`]). One task at a time can wait.
@@ -110,23 +110,6 @@ impl RcQp {
             }
         })
         .await
-    }
-}
-
-fn refused(error: PostError) -> DeviceError {
-    match error {
-        PostError::State { state } => DeviceError::State { state },
-        PostError::TooLong { len, limit } => {
-            DeviceError::Limit { what: "message length", value: len as u64, limit: limit as u64 }
-        }
-        PostError::Limit { what, value, limit } => DeviceError::Limit { what, value, limit },
-        PostError::Invalid { why } => DeviceError::Unsupported { what: why },
-        PostError::Gone => DeviceError::Gone,
-        PostError::Full => DeviceError::InUse {
-            what: "every place of the work queue",
-            holder: "posted work, which has not completed or is not polled",
-        },
-        _ => DeviceError::Unsupported { what: "this work request" },
     }
 }
 

@@ -8,12 +8,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use common::odd::Odd;
 use common::{Result, SID};
 use futures::future::join_all;
 use futures::{Stream as _, StreamExt as _};
 use ibcm::sim::Subnet;
 use ibcm::{
-    Attempt, ConnectError, Connection, Gid, Hca, Listener, Overflow, Recv, Retry, ServiceId, SharedRecv,
+    Attempt, Connect, ConnectError, Connection, Gid, Hca, Listener, Overflow, Recv, RejReason, Retry,
+    ServiceId, SharedRecv,
 };
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -176,6 +178,77 @@ async fn without_a_common_deadline_each_has_its_own() -> Result {
     assert!(took(10).contains(&attempts[0].took) && took(1).contains(&attempts[1].took), "{attempts:?}");
     assert!(took(11).contains(&start.elapsed()));
     world.end(attempts).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_the_end_cuts_short_does_not_hide_what_was_met_before() -> Result {
+    let millis = Duration::from_millis;
+    // Making a queue pair takes some 30 ms on this device, so that for some of these deadlines it is not ready in time.
+    for deadline in (200..260).step_by(4) {
+        let net = Subnet::star(["client", "server"]).seed(deadline).await?;
+        let odd = Odd::new(net.device("client"), |_| {}).as_device();
+        let (client, server) = (Hca::open(odd).await?, Hca::open(net.device("server")).await?);
+        let listener = Listener::bind(SID).device(&server).await?;
+        let refusing = tokio::spawn(async move {
+            while let Ok(request) = listener.accept().await {
+                request.reject(RejReason::NO_RESOURCES);
+            }
+        });
+        let all = client.connect_all([(server.gid(), SID)]).deadline(millis(deadline));
+        let all = all.retry(Retry::backoff().pause(millis(1)..=millis(8)));
+        let attempts: Vec<_> = all.each(move |_, connect| connect.deadline(millis(70))).collect().await;
+        let [Attempt { result: Err(ConnectError::Rejected(no)), tries, took, .. }] = &attempts[..] else {
+            return Err(format!("{deadline} ms: {attempts:?}").into());
+        };
+        assert!(no.reason == RejReason::NO_RESOURCES && no.attempts == *tries && *tries > 3, "{attempts:?}");
+        assert!(*took <= millis(deadline + 2), "{took:?}");
+        refusing.abort();
+        _ = refusing.await;
+        net.quiet().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_may_have_a_rule_of_its_own_for_other_attempts() -> Result {
+    let world = World::new().await?;
+    let peers = || std::iter::repeat_n(world.unreachable(), 2);
+    let (once, often) = (Retry::never, Retry::backoff);
+    for (common, first) in [(often(), once()), (once(), often())] {
+        let all = world.client.connect_all(peers()).deadline(10 * SECOND).retry(common);
+        let all = all.each(move |index, connect| {
+            let connect = connect.deadline(SECOND);
+            if index == 0 { connect.retry(first.clone()) } else { connect }
+        });
+        let attempts: Vec<_> = all.collect().await;
+        for attempt in &attempts {
+            assert!(matches!(attempt.result, Err(ConnectError::Unreachable { .. })), "{attempt:?}");
+        }
+        // As they end: that with one attempt first.
+        let [one, many] = &attempts[..] else { return Err(format!("{attempts:?}").into()) };
+        assert!(one.tries == 1 && one.took < SECOND + Duration::from_millis(10), "{one:?}");
+        assert!(many.tries > 3 && many.took > 8 * SECOND, "{many:?}");
+    }
+    world.end(Vec::new()).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_value_out_of_range_from_each_is_not_tried_again() -> Result {
+    let world = World::new().await?;
+    let always = Retry::backoff().when(|_| true);
+    for spoil in [
+        |connect: Connect<92>| connect.deadline(Duration::ZERO),
+        |connect: Connect<92>| {
+            connect.retry(Retry::backoff().pause(Duration::ZERO..=Duration::ZERO).when(|_| true))
+        },
+    ] {
+        let all = world.client.connect_all([world.served()]).deadline(10 * SECOND).retry(always.clone());
+        let attempts: Vec<_> = all.each(move |_, connect| spoil(connect)).collect().await;
+        let [Attempt { result: Err(ConnectError::Invalid(_)), tries: 0, .. }] = &attempts[..] else {
+            return Err(format!("{attempts:?}").into());
+        };
+    }
+    world.end(Vec::new()).await
 }
 
 #[tokio::test(start_paused = true)]

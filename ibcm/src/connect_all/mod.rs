@@ -83,7 +83,7 @@ pub struct ConnectAll {
     /// How many peers the iterator has given.
     taken: usize,
     /// Peers to be tried again, those first that have waited longest.
-    again: VecDeque<Again>,
+    again: VecDeque<Dial>,
     in_flight: FuturesUnordered<BoxFuture<'static, Outcome>>,
     up: usize,
     failed: usize,
@@ -115,13 +115,6 @@ pub struct Attempt {
     pub tries: u32,
     /// From its first try until now; zero without one.
     pub took: Duration,
-}
-
-/// A peer that has been tried and is to be tried again.
-struct Again {
-    dial: Dial,
-    /// What it met last.
-    error: ConnectError,
 }
 
 impl Hca {
@@ -169,14 +162,16 @@ impl ConnectAll {
         self
     }
 
-    /// Whether and when a peer is tried again, as in [`Connect::retry`].
+    /// Whether and when a peer is tried again, as in [`Connect::retry`]; [`each`](Self::each) may set another rule for some.
+    /// The attempts of all turns of a peer count together.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.settings.retry = retry;
         self
     }
 
-    /// What is particular about each connection: its private data, its receives, a deadline of its own. The function is
-    /// given the peer's index and what the connection would be without it, once for each time that the peer is tried.
+    /// What is particular about each connection: its private data, its receives, a deadline of its own, a rule of its own
+    /// for other attempts. The function is given the peer's index and what the connection would be without it, once for
+    /// each time that the peer's turn comes.
     ///
     /// A deadline that is set there counts within that of the whole set.
     pub fn each(mut self, set: impl FnMut(usize, Connect<92>) -> Connect<92> + Send + 'static) -> Self {
@@ -223,7 +218,7 @@ impl ConnectAll {
                     Dial::new(self.taken - 1, peer)
                 }
                 None => match self.again.pop_front() {
-                    Some(Again { dial, .. }) => dial,
+                    Some(dial) => dial,
                     None => return,
                 },
             };
@@ -233,20 +228,23 @@ impl ConnectAll {
 
     /// What became of a peer that is not in flight, when nothing is begun any more.
     fn cut_short(&mut self, why: impl FnOnce() -> ConnectError) -> Option<Attempt> {
-        if let Some(Again { dial, error }) = self.again.pop_front() {
-            return Some(dial.ended(Err(error), now()));
-        }
-        let peer = self.peers.next()?;
-        self.taken += 1;
-        Some(Dial::new(self.taken - 1, peer).ended(Err(why()), now()))
+        let dial = match self.again.pop_front() {
+            Some(dial) => dial,
+            None => {
+                let peer = self.peers.next()?;
+                self.taken += 1;
+                Dial::new(self.taken - 1, peer)
+            }
+        };
+        Some(dial.cut_short(why))
     }
 
-    /// When a peer that has met this error is tried again, if it is.
-    fn again_at(&self, dial: &Dial, error: &ConnectError) -> Option<Instant> {
+    /// When a peer that has met this error is tried again by its rule, if it is.
+    fn again_at(&self, dial: &Dial, retry: &Retry, error: &ConnectError) -> Option<Instant> {
         // Without an end of all, that of its own was all that it had.
         let end = self.end()?;
         let jitter = || self.hca.shared().engine().draw();
-        let pause = self.settings.retry.pause_after(dial.tries(), error, jitter)?;
+        let pause = retry.pause_after(dial.tries(), error, jitter)?;
         now().checked_add(pause).filter(|at| *at < end)
     }
 
@@ -275,14 +273,15 @@ impl Stream for ConnectAll {
             match this.in_flight.poll_next_unpin(cx) {
                 // The end of all is theirs, too, so there is nothing else to wait for.
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(Some(Outcome { mut dial, result: Err(error) })) => {
-                    let Some(at) = this.again_at(&dial, &error) else {
-                        return this.count(dial.ended(Err(error), now()));
-                    };
-                    dial.rest(at);
-                    this.again.push_back(Again { dial, error });
+                Poll::Ready(Some(Outcome { mut dial, result: Err(error), retry, is_tried })) => {
+                    let at = if is_tried { this.again_at(&dial, &retry, &error) } else { None };
+                    let Some(at) = at else { return this.count(dial.ended(Err(error), now())) };
+                    dial.rest(error, at);
+                    this.again.push_back(dial);
                 }
-                Poll::Ready(Some(Outcome { dial, result })) => return this.count(dial.ended(result, now())),
+                Poll::Ready(Some(Outcome { dial, result, .. })) => {
+                    return this.count(dial.ended(result, now()));
+                }
                 Poll::Ready(None) => {
                     let why = || ConnectError::Deadline { waited: now().saturating_duration_since(started) };
                     return this.cut_short(why).map_or(Poll::Ready(None), |attempt| this.count(attempt));

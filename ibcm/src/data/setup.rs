@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use ibdev::qp::{Init, QpSpec, QpType, Rtr, Rts, Transition};
-use ibdev::{Device, DeviceError, PostError, QueuePair, RecvWr};
+use ibdev::{Device, DeviceError, QueuePair, RecvWr};
 use ibwire::Qpn;
 
 use super::queues::DeviceSide;
 use super::receives::{RECV_ID, Receives, Source};
 use super::recv_pool::RecvPool;
 use super::{Limits, Queues};
-use crate::error::QpStep;
+use crate::error::{QpStep, not_posted};
 use crate::keepalive;
 use crate::memory::Memory;
 use crate::options::Options;
@@ -110,7 +110,7 @@ impl Fresh {
         let Self { device, receives, first, copy_len, limits, depth } = self;
         let mut queues = Queues::new(device, waker, limits, depth, copy_len, receives, totals);
         let posted = queues.post_first_recv(first);
-        posted.map_err(|error| QpStep::PostRecv.failed(post_error(error)))?;
+        posted.map_err(|error| QpStep::PostRecv.failed(not_posted(error)))?;
         Ok(queues)
     }
 }
@@ -119,16 +119,4 @@ impl Fresh {
 pub(crate) async fn to_rts(qp: &dyn QueuePair, rtr: Rtr, rts: Rts) -> Result<(), SetupError> {
     qp.modify(Transition::Rtr(rtr)).await.map_err(|source| QpStep::Rtr.failed(source))?;
     qp.modify(Transition::Rts(rts)).await.map_err(|source| QpStep::Rts.failed(source))
-}
-
-fn post_error(error: PostError) -> DeviceError {
-    match error {
-        PostError::State { state } => DeviceError::State { state },
-        PostError::TooLong { len, limit } => {
-            DeviceError::Limit { what: "receive buffer", value: len as u64, limit: limit as u64 }
-        }
-        PostError::Invalid { why } => DeviceError::Unsupported { what: why },
-        PostError::Gone => DeviceError::Gone,
-        _ => DeviceError::Unsupported { what: "so many posted receives" },
-    }
 }

@@ -22,6 +22,8 @@ pub use rejection::Rejection;
 
 use std::io;
 
+use ibdev::{DeviceError, PostError};
+
 use crate::proto::Invalid;
 
 /// Any error of this crate, for tasks that do several things.
@@ -57,7 +59,7 @@ pub enum Error {
     Range(#[from] ibdev::RangeError),
     /// A device refused.
     #[error(transparent)]
-    Device(#[from] ibdev::DeviceError),
+    Device(#[from] DeviceError),
     /// The HCA was closed or its runtime ended.
     #[error("the HCA is closed")]
     Closed,
@@ -106,8 +108,8 @@ impl From<Invalid> for io::Error {
     }
 }
 
-fn device_io_kind(error: &ibdev::DeviceError) -> io::ErrorKind {
-    use ibdev::DeviceError as E;
+fn device_io_kind(error: &DeviceError) -> io::ErrorKind {
+    use DeviceError as E;
     match error {
         E::Gone => io::ErrorKind::NotConnected,
         E::InUse { .. } => io::ErrorKind::AddrInUse,
@@ -116,6 +118,24 @@ fn device_io_kind(error: &ibdev::DeviceError) -> io::ErrorKind {
         E::Unsupported { .. } => io::ErrorKind::Unsupported,
         E::Os { error, .. } => error.kind(),
         _ => io::ErrorKind::Other,
+    }
+}
+
+/// What the device says of work that it did not take.
+pub(crate) fn not_posted(error: PostError) -> DeviceError {
+    match error {
+        PostError::State { state } => DeviceError::State { state },
+        PostError::TooLong { len, limit } => {
+            DeviceError::Limit { what: "message length", value: len as u64, limit: limit as u64 }
+        }
+        PostError::Limit { what, value, limit } => DeviceError::Limit { what, value, limit },
+        PostError::Invalid { why } => DeviceError::Unsupported { what: why },
+        PostError::Gone => DeviceError::Gone,
+        PostError::Full => DeviceError::InUse {
+            what: "every place of the work queue",
+            holder: "posted work, which has not completed or is not polled",
+        },
+        _ => DeviceError::Unsupported { what: "this work request" },
     }
 }
 

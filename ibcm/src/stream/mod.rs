@@ -8,19 +8,15 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use ibwire::ServiceId;
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 
 use self::reading::Reading;
 use self::writing::Writing;
-use crate::closed::Closed;
+use crate::accessors::accessors;
 use crate::connection::Connection;
 use crate::established::Established;
-use crate::events::ConnectionEvents;
 use crate::handshake::OnDrop;
-use crate::peer::Peer;
-use crate::proto::{Invalid, Role};
-use crate::stats::ConnectionStats;
+use crate::proto::Invalid;
 
 /// A connection as a stream of bytes: tokio's [`AsyncRead`], [`AsyncBufRead`] and [`AsyncWrite`].
 ///
@@ -118,46 +114,9 @@ impl ByteStream {
         conn.set_on_drop(OnDrop::Abandon);
         Connection::from_held(conn)
     }
-
-    /// Waits until the connection has ended, and tells how. It does nothing to end it.
-    ///
-    /// # Cancel safety
-    /// A dropped future has no effect.
-    pub async fn closed(&self) -> Closed {
-        self.conn.session().closed().await
-    }
-
-    /// What the peer's program sent along when the connection was made:
-    /// [`Connection::private_data`](crate::Connection::private_data).
-    pub fn private_data(&self) -> &[u8] {
-        self.conn.session().private_data()
-    }
-
-    /// The other end.
-    pub fn peer(&self) -> Peer {
-        self.conn.session().peer()
-    }
-
-    /// Which side this is.
-    pub fn role(&self) -> Role {
-        self.conn.session().role()
-    }
-
-    /// The service that was connected to.
-    pub fn service_id(&self) -> ServiceId {
-        self.conn.session().service_id()
-    }
-
-    /// What has gone over the connection so far.
-    pub fn stats(&self) -> ConnectionStats {
-        self.conn.stats()
-    }
-
-    /// What happened to the connection, and happens, besides its end.
-    pub fn events(&self) -> ConnectionEvents {
-        self.conn.session().events()
-    }
 }
+
+accessors!(ByteStream);
 
 impl AsyncBufRead for ByteStream {
     fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
