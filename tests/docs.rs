@@ -23,3 +23,6 @@ mod closing {}
 
 #[doc = include_str!("../docs/own-qp.md")]
 mod own_qp {}
+
+#[doc = include_str!("../docs/seeing.md")]
+mod seeing {}

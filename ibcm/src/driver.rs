@@ -110,6 +110,7 @@ impl Driver {
         let mut busy = self.device_events(cx);
         busy |= self.receive(cx);
         self.engine_round();
+        self.write_capture();
         // Before anyone learns of it: a program that ends with its connection has answered the peer's DREQ.
         busy |= self.send(cx);
         busy |= self.deliver();
@@ -248,8 +249,12 @@ impl Driver {
             engine.route(event, &mut self.routed);
         }
         self.timer = engine.endpoint.poll_timeout();
+    }
+
+    /// A slow file holds up this task and no other: the engine's lock is not held.
+    fn write_capture(&mut self) {
         if let Some(capture) = &mut self.capture {
-            Counters::add(&self.shared.counters.mads_uncaptured, capture.flush());
+            Counters::add(&self.shared.counters.mads_uncaptured, capture.write());
         }
     }
 

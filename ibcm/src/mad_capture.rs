@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use ibdev::{GlobalRoute, MAD_LEN, MadAddr, MadSource, OutgoingMad, ReceivedMad};
 use ibwire::packet::{Bth, Deth, Grh, Lrh, NextHeader, Opcode, link_frame};
@@ -18,10 +18,8 @@ use crate::proto::LocalPort;
 pub(crate) struct MadCapture {
     file: PcapWriter<BufWriter<File>>,
     psn: Psn,
-    /// There is something to flush.
-    written: bool,
-    /// How many could not be written since the last flush.
-    failed: u64,
+    /// Packets to be written, with their times since the epoch. No more than pass in one round of the driver.
+    noted: Vec<(Duration, Vec<u8>)>,
     /// The log has it.
     told: bool,
 }
@@ -44,13 +42,13 @@ struct Packet<'a> {
 impl MadCapture {
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
         let file = PcapWriter::new(BufWriter::new(File::create(path)?), LinkType::Erf)?;
-        Ok(Self { file, psn: Psn::truncate(0), written: false, failed: 0, told: false })
+        Ok(Self { file, psn: Psn::truncate(0), noted: Vec::new(), told: false })
     }
 
-    /// This one goes out by `port`.
+    /// This one goes out by `port`. It is noted and not written yet.
     pub(crate) fn outgoing(&mut self, port: &LocalPort, out: &OutgoingMad) {
         let MadAddr { av, qpn, qkey, pkey_index } = out.to;
-        self.write(&Packet {
+        self.note(&Packet {
             slid: with_path_bits(port, av.path_bits),
             dlid: av.dlid,
             sl: av.sl,
@@ -63,10 +61,10 @@ impl MadCapture {
         });
     }
 
-    /// This one came in by `port`.
+    /// This one came in by `port`. It is noted and not written yet.
     pub(crate) fn incoming(&mut self, port: &LocalPort, received: &ReceivedMad) {
         let MadSource { slid, sl, path_bits, qpn, pkey_index, grh, .. } = received.from;
-        self.write(&Packet {
+        self.note(&Packet {
             slid,
             dlid: with_path_bits(port, path_bits),
             sl,
@@ -79,34 +77,35 @@ impl MadCapture {
         });
     }
 
-    fn write(&mut self, packet: &Packet<'_>) {
+    fn note(&mut self, packet: &Packet<'_>) {
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let packet = packet.frame(self.psn);
+        self.noted.push((since_epoch, packet.frame(self.psn)));
         self.psn = self.psn.offset(1);
-        let record = ErfRecord { since_epoch, lost: false, packet: &packet };
-        let result = self.file.write(since_epoch, |out| record.write_to(out));
-        self.written = true;
-        self.note(result);
     }
 
-    /// Brings what was written to the file: it is complete if the process is killed now. Returns how many MADs could not
-    /// be written since the last time, at least.
-    pub(crate) fn flush(&mut self) -> u64 {
-        if std::mem::take(&mut self.written) {
-            let result = self.file.flush();
-            self.note(result);
+    /// Brings what was noted to the file: it is complete if the process is killed now. Returns how many MADs could not
+    /// be written, at least.
+    pub(crate) fn write(&mut self) -> u64 {
+        if self.noted.is_empty() {
+            return 0;
         }
-        std::mem::take(&mut self.failed)
+        let mut failed = 0;
+        for (since_epoch, packet) in self.noted.drain(..) {
+            let record = ErfRecord { since_epoch, lost: false, packet: &packet };
+            let result = self.file.write(since_epoch, |out| record.write_to(out));
+            failed += failure(&mut self.told, result);
+        }
+        failed + failure(&mut self.told, self.file.flush())
     }
+}
 
-    fn note(&mut self, result: io::Result<()>) {
-        if let Err(error) = result {
-            self.failed += 1;
-            if !std::mem::replace(&mut self.told, true) {
-                tracing::warn!(%error, "the pcap file misses MADs");
-            }
-        }
+/// 1 if something could not be written, which the log is told once.
+fn failure(told: &mut bool, result: io::Result<()>) -> u64 {
+    let Err(error) = result else { return 0 };
+    if !std::mem::replace(told, true) {
+        tracing::warn!(%error, "the pcap file misses MADs");
     }
+    1
 }
 
 impl Packet<'_> {

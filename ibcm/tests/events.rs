@@ -5,12 +5,10 @@ mod common;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use common::odd::Odd;
 use common::{Net, Result, SID};
 use futures::{FutureExt, StreamExt};
 use ibcm::sim::Subnet;
-use ibcm::{Connection, ConnectionEvent, Hca, HcaEvent, PortState};
-use ibdev::DeviceEvent;
+use ibcm::{Connection, ConnectionEvent, Gid, Hca, HcaEvent, Listener, PortState, QueryError};
 use tokio::time::{Instant, sleep};
 
 #[tokio::test(start_paused = true)]
@@ -44,27 +42,52 @@ async fn a_port_goes_down_and_up() -> Result {
     Ok(())
 }
 
+/// A GID with another prefix than the subnet's first one.
+fn other_gid(n: u8) -> Gid {
+    Gid([0xfd, n, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1])
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_gid_table_changes() -> Result {
-    let net = Subnet::star(["here"]).await?;
-    let odd = Odd::new(net.device("here"), |_| {});
-    let hca = Hca::open(odd.as_device()).await?;
-    let mut events = hca.events();
-    odd.report(DeviceEvent::GidChange(1));
+async fn a_gid_changes() -> Result {
+    let Net { net, client, server } = Net::new(4).await?;
+    let listener = Listener::bind(SID).device(&server).await?;
+    let accept = async || Ok::<_, ibcm::Error>(listener.accept().await?.accept().await?);
+    let connect = async |gid| {
+        let path = client.path_to(gid).service_id(SID).await?;
+        Ok(Connection::connect(path).await?)
+    };
+    let before = server.gid();
+    let (old, served) = tokio::try_join!(connect(before), accept())?;
+
+    let mut events = server.events();
+    let (mut of_client, port) = (client.events(), server.ports().remove(0));
+    net.set_gid("server", 1, other_gid(1));
     assert_eq!(events.next().await, Some(HcaEvent::GidChange { port: 1 }));
-    drop(hca);
+    // Port and HCA show it already; the connection goes on.
+    assert_eq!((port.gid(), server.gid()), (other_gid(1), other_gid(1)));
+    assert_eq!(of_client.next().now_or_never(), None);
+    old.send_copy(b"still here").await?;
+    assert!(served.recv().await?.is_some());
+    // Who dials the old one learns that nobody has it, who dials the new one is connected.
+    assert!(matches!(client.path_to(before).await, Err(QueryError::NoPath { .. })));
+    let (new, new_served) = tokio::try_join!(connect(other_gid(1)), accept())?;
+    assert_eq!(new.peer().gid, other_gid(1));
+    old.disconnect().await;
+    new.disconnect().await;
+
+    drop((served, new_served, port, listener, server));
     assert_eq!(events.next().await, None);
-    Ok(())
+    drop((old, new, client, of_client));
+    Ok(net.quiet().await?)
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_does_not_read_learns_how_much_was_missed() -> Result {
     let net = Subnet::star(["here"]).await?;
-    let odd = Odd::new(net.device("here"), |_| {});
-    let hca = Hca::open(odd.as_device()).await?;
+    let hca = Hca::open(net.device("here")).await?;
     let (mut idle, mut keen) = (hca.events(), hca.events());
-    for _ in 0..1000 {
-        odd.report(DeviceEvent::GidChange(1));
+    for n in 0..1000u32 {
+        net.set_gid("here", 1, other_gid(n as u8));
         assert_eq!(keen.next().await, Some(HcaEvent::GidChange { port: 1 }));
     }
     assert_eq!(idle.next().await, Some(HcaEvent::Lagged(1000 - 64)));

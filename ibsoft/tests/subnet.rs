@@ -11,6 +11,7 @@ use common::*;
 use ibdev::qp::Transition;
 use ibdev::{Device, DeviceError, DeviceEvent, OutgoingMad, PortState, PostError, Status};
 use ibsoft::sim::{Held, Probe, Subnet};
+use ibwire::Gid;
 use pcap_file::pcap::PcapReader;
 
 async fn star(seed: u64) -> Subnet {
@@ -157,6 +158,27 @@ async fn ports_go_down_and_come_back() {
     drop((a, b));
     let (a, b) = connected(&net, Options::default()).await;
     soon(exchange(&a, &b, 1)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_port_gets_another_gid() {
+    let net = star(1).await;
+    let (a, b) = connected(&net, Options::default()).await;
+    let (old, new) = (b.device.gids(1).unwrap()[0].gid, Gid([0xfd; 16]));
+    net.set_gid("b", 1, new);
+    assert_eq!(soon(event(&b.device)).await, DeviceEvent::GidChange(1));
+    assert_eq!(b.device.gids(1).unwrap()[0].gid, new);
+    // The connection stays; paths lead to the new one only.
+    soon(exchange(&a, &b, 1)).await;
+    assert!(a.device.resolve(1, old).is_none() && a.device.resolve(1, new).is_some());
+    for (port, gid, why) in [
+        (1, new, "another port of the subnet has that GID"),
+        (2, Gid([0xfe; 16]), "the HCA has no such port"),
+    ] {
+        let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| net.set_gid("a", port, gid)));
+        let text = *refused.unwrap_err().downcast::<String>().unwrap();
+        assert!(text.ends_with(why), "{text}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

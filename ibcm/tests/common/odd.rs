@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -26,33 +26,17 @@ struct Parts {
     attr: DeviceAttr,
     /// What comes of the next allocations; they succeed when none is left.
     outcomes: Mutex<VecDeque<Result<(), DeviceError>>>,
-    /// Events that come before the other device's, and who waits for one.
-    events: Mutex<(VecDeque<DeviceEvent>, Option<Waker>)>,
 }
 
 impl Odd {
     pub fn new(device: impl Device + 'static, change: impl FnOnce(&mut DeviceAttr)) -> Self {
         let mut attr = device.attr().clone();
         change(&mut attr);
-        Self(Arc::new(Parts {
-            device: Arc::new(device),
-            attr,
-            outcomes: Mutex::default(),
-            events: Mutex::default(),
-        }))
+        Self(Arc::new(Parts { device: Arc::new(device), attr, outcomes: Mutex::default() }))
     }
 
     pub fn as_device(&self) -> Arc<dyn Device> {
         Arc::new(self.clone())
-    }
-
-    /// It reports this, too.
-    pub fn report(&self, event: DeviceEvent) {
-        let mut events = self.0.events.lock().expect("no panic");
-        events.0.push_back(event);
-        if let Some(waker) = events.1.take() {
-            waker.wake();
-        }
     }
 
     /// The next allocation fails.
@@ -91,9 +75,7 @@ impl Device for Odd {
     }
 
     fn poll_event(&self, cx: &mut Context<'_>) -> Poll<DeviceEvent> {
-        let mut events = self.0.events.lock().expect("no panic");
-        events.1 = Some(cx.waker().clone());
-        events.0.pop_front().map_or_else(|| self.0.device.poll_event(cx), Poll::Ready)
+        self.0.device.poll_event(cx)
     }
 
     async fn create_cq(&self, capacity: u32) -> Result<Arc<dyn CompletionQueue>, DeviceError> {

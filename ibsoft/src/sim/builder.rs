@@ -110,11 +110,16 @@ fn engine_config(node: &Node, seed: [u8; 32]) -> Config {
             sm_lid: Lid::NONE,
             rate: Fabric::RATE,
         },
-        gids: vec![GidEntry { index: 0, gid: plug.gid, kind: GidKind::Infiniband }],
+        gids: gid_table(plug.gid),
         pkeys: vec![PKey::DEFAULT],
     });
     let attr = device_attr(node.name.clone(), node.guid, node.ports.len() as u8);
     Config::new(attr, ports.collect(), seed)
+}
+
+/// The GIDs of a port: it has one.
+pub(super) fn gid_table(gid: Gid) -> Vec<GidEntry> {
+    vec![GidEntry { index: 0, gid, kind: GidKind::Infiniband }]
 }
 
 impl Future for BuildSubnet {

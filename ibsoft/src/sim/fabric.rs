@@ -292,6 +292,17 @@ impl Fabric {
         std::mem::replace(&mut plug.up, up) != up
     }
 
+    /// Gives a port another GID, or says why not.
+    pub(super) fn set_gid(&mut self, id: PortId, gid: Gid) -> Result<(), &'static str> {
+        if ports_of(&self.nodes).any(|(other, plug)| other != id && plug.gid == gid) {
+            return Err("another port of the subnet has that GID");
+        }
+        let index = usize::from(id.port).checked_sub(1);
+        let plug = index.and_then(|index| self.nodes[id.hca].ports.get_mut(index));
+        plug.ok_or("the HCA has no such port")?.gid = gid;
+        Ok(())
+    }
+
     /// Unplugs an HCA for good.
     pub(super) fn remove(&mut self, hca: usize) {
         self.nodes[hca].removed = true;

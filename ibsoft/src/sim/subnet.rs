@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ibdev::PortState;
+use ibwire::Gid;
 
-use super::builder::{BuildSubnet, ports_of};
+use super::builder::{BuildSubnet, gid_table, ports_of};
 use super::fabric::PortId;
 use super::faults::FaultRates;
 use super::link::Wires;
@@ -135,6 +136,21 @@ impl Subnet {
                 engine.set_port(attr);
             }
         });
+    }
+
+    /// Gives a port, numbered from 1, another GID, as a subnet manager does with another prefix: the HCA reports that, and
+    /// from now on paths lead to the new one. Connections stay as they are.
+    ///
+    /// # Panics
+    /// If there is no HCA of that name, it has no such port, or another port has that GID.
+    pub fn set_gid(&self, name: &str, port: u8, gid: Gid) {
+        let hca = self.hca(name);
+        let set = self.0.wires.fabric().set_gid(PortId { hca, port }, gid);
+        if let Err(why) = set {
+            panic!("port {port} of {name:?}, GID {gid}: {why}");
+        }
+        let now = tokio::time::Instant::now().into_std();
+        self.0.devices[hca].0.drive(now, |engine, _| engine.set_gids(port, gid_table(gid)));
     }
 
     /// Takes an HCA out for good: its posted work is flushed, all calls on it answer
