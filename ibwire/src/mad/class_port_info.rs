@@ -1,5 +1,7 @@
 //! What a class tells about itself at a port.
 
+use std::fmt;
+
 use zerocopy::big_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -137,5 +139,44 @@ impl ClassPortInfo {
             redirect: self.redirect.encode(0),
             trap: self.trap.encode(self.trap_hop_limit),
         }
+    }
+}
+
+impl fmt::Display for Redirect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_none() {
+            return write!(f, "QP {}, Q_Key {}", self.qpn, self.qkey);
+        }
+        write!(
+            f,
+            "LID {}, GID {}, QP {}, Q_Key {}, P_Key {}, SL {}",
+            self.lid.0, self.gid, self.qpn, self.qkey, self.pkey, self.sl
+        )
+    }
+}
+
+impl fmt::Display for ClassPortInfo {
+    /// One line; with `{:#}` a line for each field.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if f.alternate() {
+            writeln!(f, "ClassPortInfo:")?;
+            writeln!(f, "  base_version....... {}", self.base_version)?;
+            writeln!(f, "  class_version...... {}", self.class_version)?;
+            writeln!(f, "  capability_mask.... {:#06x}", self.capability_mask)?;
+            writeln!(f, "  capability_mask2... {:#09x}", self.capability_mask2)?;
+            writeln!(f, "  resp_time.......... {}", self.resp_time)?;
+            writeln!(f, "  redirect........... {}", self.redirect)?;
+            writeln!(f, "  trap............... {}", self.trap)?;
+            return write!(f, "  trap_hop_limit..... {}", self.trap_hop_limit);
+        }
+        write!(
+            f,
+            "class version {}, capabilities {:#06x} {:#09x}, answers within {}",
+            self.class_version, self.capability_mask, self.capability_mask2, self.resp_time
+        )?;
+        if !self.redirect.is_none() {
+            write!(f, ", served at {}", self.redirect)?;
+        }
+        Ok(())
     }
 }

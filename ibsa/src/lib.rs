@@ -1,0 +1,10 @@
+//! Subnet administration: the records of the SA.
+//!
+//! [`record`] has every attribute of the class as a struct with public fields, and a [`Template`](record::Template) of
+//! each: the fields a query names, with their bits of the component mask. [`mad`] has the headers of the datagrams that carry
+//! them.
+#![deny(missing_docs)]
+#![forbid(unsafe_code)]
+
+pub mod mad;
+pub mod record;
