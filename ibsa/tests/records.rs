@@ -440,7 +440,7 @@ fn what_does_not_fit_is_refused_by_name() {
     );
     let long = "x".repeat(65);
     assert_eq!(
-        refused(Template::new().node_description(long.as_str())),
+        refused(Template::<NodeRecord>::new().node_description(long.as_str())),
         "NodeRecord node_description is 65, at most 64 is possible"
     );
     let index = Template::<GuidInfoRecord>::new().guids(8, Guid(1)).checked().unwrap_err();

@@ -49,6 +49,7 @@ mod subnet;
 mod switch_info;
 mod tables;
 mod template;
+pub mod v1;
 mod value;
 
 pub use ibwire::PathRecord;
