@@ -9,6 +9,9 @@ use super::message::CLASS_VERSION;
 /// The class supports reliable connections.
 const RC_CAPABLE: u16 = 0x0200;
 
+/// The class supports service ID resolution.
+const SIDR_CAPABLE: u16 = 0x2000;
+
 /// Code for how long an answer may take: 1.07 s.
 const RESPONSE_TIME: u8 = 18;
 
@@ -33,7 +36,7 @@ pub(super) fn answer(mad: &[u8; MAD_LEN]) -> Option<[u8; MAD_LEN]> {
         let info = ClassPortInfo {
             base_version: MadHeader::BASE_VERSION,
             class_version: CLASS_VERSION,
-            capability_mask: RC_CAPABLE,
+            capability_mask: RC_CAPABLE | SIDR_CAPABLE,
             resp_time: TimeCode::truncate(RESPONSE_TIME),
             ..ClassPortInfo::default()
         };
@@ -77,7 +80,7 @@ mod tests {
         let mad = answer(&mad(Method::GET, 1)).unwrap();
         let info = ClassPortInfo::parse(&mad[MadHeader::LEN..]).unwrap();
         assert_eq!((info.base_version, info.class_version), (1, 2));
-        assert_eq!((info.capability_mask, info.resp_time.get()), (0x0200, 18));
+        assert_eq!((info.capability_mask, info.resp_time.get()), (0x2200, 18));
         assert!(mad[MadHeader::LEN + 8..].iter().all(|&byte| byte == 0));
     }
 }

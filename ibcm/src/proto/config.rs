@@ -39,6 +39,11 @@ pub struct Config {
     pub max_rejections: usize,
     /// How long a rejection is remembered at most. Default 60 s.
     pub max_rejection_linger: Duration,
+    /// How many answers to SIDR requests that were reported are remembered, so that a repeated request meets the same answer;
+    /// the oldest go first. Default 1024.
+    pub max_sidr_answers: usize,
+    /// How long such an answer is remembered. Default 2 s.
+    pub sidr_answer_linger: Duration,
     /// How many messages that belong to no connection are answered per second and source. Default 100.
     pub answers_per_second: u32,
     /// How many answers may wait to be sent at one port; further ones are dropped as if the network had lost them. REJs
@@ -61,6 +66,8 @@ impl Default for Config {
             min_rnr_timer: RnrTimer::truncate(12),
             max_rejections: 1024,
             max_rejection_linger: Duration::from_secs(60),
+            max_sidr_answers: 1024,
+            sidr_answer_linger: Duration::from_secs(2),
             answers_per_second: 100,
             max_queued_answers: 4096,
         }

@@ -109,6 +109,11 @@ impl Ids {
         }
     }
 
+    /// For other maps with keys that peers choose.
+    pub(super) fn keyed(&self) -> Keyed {
+        self.keyed
+    }
+
     /// The keys of what a CA at `source` calls itself. The source is part of them, so that nobody can crowd the keys of
     /// another host, or of a CA without a GUID (spec/cm.md 8, T32). A host whose MADs come now with a GRH, now without is
     /// two for this.

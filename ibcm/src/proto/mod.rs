@@ -2,7 +2,7 @@
 //!
 //! It speaks the seven messages of a reliable connection's life (REQ, MRA, REJ, REP, RTU, DREQ, DREP) in the active and
 //! the passive role, with their timers, repetitions, rejections and TimeWait, and derives the attributes that the queue
-//! pair needs at each step. It never touches a socket, a clock, a runtime or global randomness.
+//! pair needs at each step; and the two messages (SIDR_REQ, SIDR_REP) by which datagram services are found. It never touches a socket, a clock, a runtime or global randomness.
 //!
 //! # Names in TimeWait
 //!
@@ -37,6 +37,7 @@ mod path;
 mod rate_limit;
 mod rejections;
 mod sgids;
+mod sidr;
 mod slot_table;
 mod stats;
 mod timers;
@@ -55,6 +56,10 @@ pub use event::{DisconnectCause, Effort, Event, Rejection, Request};
 pub use invalid::{Invalid, Limit, Value};
 pub use local::{LocalCa, LocalPort};
 pub use path::Path;
+pub use sidr::{
+    SidrAnswer, SidrEvent, SidrHandling, SidrQuery, SidrQueryHandle, SidrRequest, SidrRequestHandle,
+    SidrServe, SidrServiceId,
+};
 pub use stats::Stats;
 pub use transport::{Transport, Transports};
 

@@ -1,7 +1,7 @@
 //! MADs that wait to be sent, a queue for each port: a port whose send window is full holds up no other.
 //!
-//! Messages that connections owe by their state are in it by name only: the REQ, REP or DREQ whose answer is awaited, and
-//! the RTU. Of each a live connection has one at most; names of connections that have ended are swept out before they
+//! Messages that connections and queries owe by their state are in it by name only: the REQ, REP, DREQ or SIDR_REQ whose
+//! answer is awaited, and the RTU. Of each a live connection has one at most; names of connections that have ended are swept out before they
 //! outnumber those. All other MADs are answers, in bounded number.
 
 use std::collections::VecDeque;
@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use ibdev::OutgoingMad;
 
 use super::endpoint::ConnHandle;
+use super::sidr::SidrQueryHandle;
 
 /// What a queue has next.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub(super) enum Owed {
     Exchange(ConnHandle),
     /// The RTU.
     Rtu(ConnHandle),
+    /// The SIDR_REQ whose answer a query awaits.
+    Query(SidrQueryHandle),
 }
 
 /// The queues of all ports.

@@ -24,11 +24,11 @@ stats! {
     mads_received,
     /// MADs handed out.
     mads_sent,
-    /// REQs, REPs and DREQs sent again because no answer came.
+    /// REQs, REPs, DREQs and SIDR_REQs sent again because no answer came.
     resent,
     /// MRAs sent because a request or reply was undecided for long.
     mras_sent,
-    /// REPs, RTUs, REJs, MRAs and DREPs sent again in answer to a repeated message.
+    /// REPs, RTUs, REJs, MRAs, DREPs and SIDR_REPs sent again in answer to a repeated message.
     repeated_answers,
     /// Requests handed to a listener.
     requests,
@@ -49,6 +49,20 @@ stats! {
     /// Messages that named a connection, but came from another address than its peer's: taken for those of another
     /// host.
     foreign_source,
+    /// Queries for datagram services begun.
+    sidr_queries,
+    /// Queries that were never answered.
+    sidr_timeouts,
+    /// Redirections that queries followed.
+    sidr_redirects,
+    /// Requests of peers for datagram services answered from what is published.
+    sidr_published,
+    /// Requests of peers for datagram services reported.
+    sidr_requests,
+    /// Reported requests answered.
+    sidr_answers,
+    /// Requests of peers for datagram services refused unasked: no service, no room, no proper IP header.
+    sidr_refused,
     /// Get and Set MADs answered.
     class_queries,
     /// Base version other than 1.
@@ -59,17 +73,17 @@ stats! {
     dropped_class_version,
     /// A method that is not for us.
     dropped_method,
-    /// A CM message that this version does not speak: SIDR, LAP, APR, SAP, SPR.
+    /// A CM message that this version does not speak: LAP, APR, SAP, SPR.
     dropped_unsupported,
     /// An attribute that is no CM message.
     dropped_unknown_attribute,
-    /// A message that breaks its own rules: an MRA for no message, a REP without a QP.
+    /// A message that breaks its own rules: an MRA for no message, a REP or SIDR_REP without a QP.
     dropped_malformed,
     /// For no connection, or with IDs that do not match one; some are answered.
     dropped_unknown_id,
     /// A DREQ that names another QP.
     dropped_wrong_qpn,
-    /// A REQ, REP or RTU that came again and needs no answer.
+    /// A REQ, REP, RTU or SIDR_REQ that came again and needs no answer.
     dropped_duplicate,
     /// A message that means nothing in the connection's state.
     dropped_state,

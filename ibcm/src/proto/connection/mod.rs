@@ -273,6 +273,7 @@ impl Connection {
         match owed {
             Owed::Exchange(_) => self.transmit(core, now),
             Owed::Rtu(_) => self.transmit_rtu(core),
+            Owed::Query(_) => None,
         }
     }
 
@@ -281,6 +282,7 @@ impl Connection {
         match owed {
             Owed::Exchange(_) => self.queued_at == Some(port),
             Owed::Rtu(_) => self.owes_rtu,
+            Owed::Query(_) => false,
         }
     }
 
@@ -422,7 +424,7 @@ impl Connection {
 }
 
 /// Whether a MAD comes from the other end of `av`: by GID, or by LID where one of the two has no GRH.
-fn is_at(av: &AddressVector, from: &MadSource) -> bool {
+pub(super) fn is_at(av: &AddressVector, from: &MadSource) -> bool {
     match (&from.grh, &av.grh) {
         (Some(theirs), Some(ours)) => theirs.dgid == ours.dgid,
         _ => from.slid.is_unicast() && from.slid == av.dlid,

@@ -3,6 +3,7 @@
 mod admission;
 mod handle;
 mod route;
+mod sidr;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +25,7 @@ use super::invalid::{Invalid, Limit, Value};
 use super::local::{LocalCa, LocalPort};
 use super::message::Attribute;
 use super::outbox::{Outgoing, Owed};
+use super::sidr::Sidr;
 use super::stats::Stats;
 
 pub use handle::{ConnHandle, Info, ListenerId};
@@ -31,8 +33,8 @@ pub use handle::{ConnHandle, Info, ListenerId};
 /// The CM engine of one HCA: listeners and connections in every role, over all ports.
 ///
 /// It is a state machine: nothing in it waits, reads a clock or touches a socket. After any input (a MAD, a timeout,
-/// a command) drain [`poll_transmit`](Self::poll_transmit) of each port and [`poll_event`](Self::poll_event), then arm one timer by
-/// [`poll_timeout`](Self::poll_timeout). `now` must not go back; commands take it alike, whether or not a timer starts.
+/// a command) drain [`poll_transmit`](Self::poll_transmit) of each port, [`poll_event`](Self::poll_event) and
+/// [`poll_sidr_event`](Self::poll_sidr_event), then arm one timer by [`poll_timeout`](Self::poll_timeout). `now` must not go back; commands take it alike, whether or not a timer starts.
 ///
 /// To see each message as it passes, decode what goes in and out with
 /// [`Message::decode`](super::message::Message::decode); it costs nothing when nobody looks.
@@ -41,13 +43,16 @@ pub struct Endpoint {
     conns: Slab<Connection>,
     generation: u32,
     core: Core,
+    sidr: Sidr,
 }
 
 impl Endpoint {
     /// An engine for `ca`. IDs, PSNs and the keys of its maps come from `seed`: the same seed and the same inputs give
     /// the same bytes.
     pub fn new(config: Config, ca: LocalCa, seed: [u8; 32]) -> Self {
-        Self { conns: Slab::new(), generation: 0, core: Core::new(config, ca, seed) }
+        let core = Core::new(config, ca, seed);
+        let sidr = Sidr::new(&core.config, core.ids.keyed());
+        Self { conns: Slab::new(), generation: 0, core, sidr }
     }
 
     /// The HCA as the engine knows it.
@@ -233,6 +238,7 @@ impl Endpoint {
             conn.handle_device_removed(core);
         }
         core.timers.clear();
+        self.sidr.handle_device_removed(core);
         core.stats.dropped_no_port += core.outbox.clear() as u64;
     }
 
@@ -250,6 +256,7 @@ impl Endpoint {
         {
             self.on(slot, |conn, core| conn.handle_timer(core, now));
         }
+        self.sidr.handle_timeout(&mut self.core, now);
     }
 
     /// The next MAD to send from this port. The timer for its answer starts now.
@@ -261,8 +268,12 @@ impl Endpoint {
         let mad = loop {
             match self.core.outbox.pop(port)? {
                 Outgoing::Mad(mad) => break mad,
-                Outgoing::Owed(owed) => {
-                    let conn = debtor(&owed);
+                Outgoing::Owed(Owed::Query(query)) => {
+                    if let Some(mad) = self.sidr.queries.pay(&mut self.core, now, query, port) {
+                        break mad;
+                    }
+                }
+                Outgoing::Owed(owed @ (Owed::Exchange(conn) | Owed::Rtu(conn))) => {
                     let conn = self.conns.get_mut(conn.slot() as usize).filter(|c| c.handle() == conn);
                     if let Some(mad) = conn.and_then(|conn| conn.pay(&mut self.core, now, owed, port)) {
                         break mad;
@@ -282,7 +293,8 @@ impl Endpoint {
 
     /// When [`handle_timeout`](Self::handle_timeout) is due, unless another input comes first.
     pub fn poll_timeout(&mut self) -> Option<Instant> {
-        self.core.timers.next(|slot| self.conns.get(slot as usize).map(Connection::timer))
+        let of_conns = self.core.timers.next(|slot| self.conns.get(slot as usize).map(Connection::timer));
+        [of_conns, self.sidr.queries.next_timeout()].into_iter().flatten().min()
     }
 
     /// The state of a connection; `None` if the handle is dead.
@@ -350,12 +362,19 @@ impl Endpoint {
         let entry = self.conns.vacant_entry();
         let handle = ConnHandle::new(entry.key() as u32, self.generation);
         entry.insert(make(&mut self.core, handle));
-        let conns = &self.conns;
-        self.core.outbox.sweep(conns.len(), |owed, port| {
-            let of = debtor(owed);
-            conns.get(of.slot() as usize).is_some_and(|conn| conn.handle() == of && conn.owes(*owed, port))
-        });
+        self.sweep();
         handle
+    }
+
+    /// Sweeps the outbox, if that is worth it.
+    fn sweep(&mut self) {
+        let (conns, queries) = (&self.conns, &self.sidr.queries);
+        self.core.outbox.sweep(conns.len() + queries.len(), |owed, port| match *owed {
+            Owed::Query(query) => queries.owes(query, port),
+            Owed::Exchange(of) | Owed::Rtu(of) => conns
+                .get(of.slot() as usize)
+                .is_some_and(|conn| conn.handle() == of && conn.owes(*owed, port)),
+        });
     }
 
     /// Lets something act on the connection in `slot`, and frees the slot if that was its end.
@@ -386,13 +405,6 @@ fn check_qpn(qpn: Qpn) -> Result<(), Invalid> {
         return Ok(());
     }
     Err(Invalid::new("queue pair", Value::Qpn(qpn), Limit::Must("one that can be connected, 2..=0xfffffe")))
-}
-
-/// Which connection owes this.
-fn debtor(owed: &Owed) -> ConnHandle {
-    match owed {
-        Owed::Exchange(conn) | Owed::Rtu(conn) => *conn,
-    }
 }
 
 /// Which message a MAD is.

@@ -40,7 +40,8 @@ impl Endpoint {
             Message::Rtu(rtu) => self.handle_rtu(now, from, rtu),
             Message::Dreq(dreq) => self.handle_dreq(now, from, tid, dreq),
             Message::Drep(drep) => self.handle_drep(now, from, drep),
-            Message::SidrReq(_) | Message::SidrRep(_) => self.core.stats.dropped_unsupported += 1,
+            Message::SidrReq(req) => self.handle_sidr_req(now, from, tid, req),
+            Message::SidrRep(rep) => self.handle_sidr_rep(now, from, rep),
         }
     }
 

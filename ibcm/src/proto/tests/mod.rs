@@ -15,6 +15,7 @@ mod pair;
 mod passive;
 mod ports;
 mod reject;
+mod sidr;
 mod simulation;
 mod stale;
 mod teardown;

@@ -119,8 +119,8 @@ fn class_port_info() {
     let (status, info) = class_query(Method::GET, 1).unwrap();
     assert_eq!(status, MadStatus::OK);
     assert_eq!((info.base_version, info.class_version), (1, 2));
-    // RC; neither UC nor SIDR yet.
-    assert_eq!((info.capability_mask, info.capability_mask2), (0x0200, 0));
+    // RC and SIDR; UC not yet.
+    assert_eq!((info.capability_mask, info.capability_mask2), (0x2200, 0));
     assert_eq!(info.resp_time, TimeCode::truncate(18));
     assert!(info.redirect.is_none() && info.trap.is_none());
 
@@ -143,7 +143,7 @@ fn each_cause_has_its_counter() {
         (|mad| (mad[2], mad[17]) = (1, 0x14), |stats| stats.dropped_class_version),
         (|mad| (mad[2], mad[3]) = (1, 1), |stats| stats.dropped_class_version),
         (|mad| mad[3] = 0x81, |stats| stats.dropped_method),
-        (|mad| mad[17] = 0x17, |stats| stats.dropped_unsupported),
+        (|mad| mad[17] = 0x18, |stats| stats.dropped_unknown_id),
         (|mad| mad[17] = 0x1a, |stats| stats.dropped_unsupported),
         (|mad| mad[17] = 0x1d, |stats| stats.dropped_unknown_attribute),
         (|mad| mad[16] = 0x01, |stats| stats.dropped_unknown_attribute),
