@@ -44,7 +44,7 @@ impl Endpoint {
         if self.core.gone {
             return Err(ListenError::DeviceRemoved);
         }
-        self.sidr.serve(serve)
+        self.sidr.serve(&self.core.config, serve)
     }
 
     /// Offers it no more: further requests meet status 1. Those that have been reported are the caller's to answer.

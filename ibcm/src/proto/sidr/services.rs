@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use ibdev::MadSource;
-use ibwire::{Gid, Qpn, TransactionId};
+use ibwire::{CommId, Gid, Lid, PrivateData, Qpn, ServiceId, TransactionId};
 
 use super::super::command::Listen;
+use super::super::config::Config;
 use super::super::core::{Core, encoded};
 use super::super::endpoint::ListenerId;
 use super::super::error::{CommandError, ListenError};
 use super::super::ids::{Keyed, Source};
 use super::super::invalid::{Invalid, Limit, Value};
-use super::super::listeners::Listeners;
+use super::super::listeners::{Listeners, Wanted};
 use super::super::local::LocalCa;
 use super::super::message::{IpHeader, SidrRep, SidrReq, SidrStatus, VendorId};
 use super::Sidr;
@@ -46,7 +47,11 @@ impl Services {
 }
 
 impl Sidr {
-    pub(in super::super) fn serve(&mut self, serve: SidrServe) -> Result<SidrServiceId, ListenError> {
+    pub(in super::super) fn serve(
+        &mut self,
+        config: &Config,
+        serve: SidrServe,
+    ) -> Result<SidrServiceId, ListenError> {
         let mut listen = Listen::new(serve.service_id);
         listen.port = serve.port;
         listen.local_gid = serve.local_gid;
@@ -60,7 +65,7 @@ impl Sidr {
                 None
             }
         };
-        let id = self.services.listeners.insert(listen)?;
+        let id = self.services.listeners.insert(listen, config)?;
         self.services.services.insert(id, Service { by_ip: serve.by_ip, answer });
         Ok(SidrServiceId(id))
     }
@@ -101,8 +106,11 @@ impl Sidr {
             }
             None => {}
         }
-        let found = self.services.listeners.find(req.service_id, from.port, local_gid(&core.ca, from));
-        let found = found.and_then(|id| Some((id, self.services.services.get(&id)?)));
+        let found = self
+            .services
+            .listeners
+            .find(&wanted(&core.ca, from, req.service_id))
+            .and_then(|id| Some((id, self.services.services.get(&id)?)));
         let Some((id, service)) = found else {
             return refuse(core, from, tid, req, SidrStatus::UNSUPPORTED_SERVICE);
         };
@@ -153,7 +161,7 @@ impl Sidr {
     }
 }
 
-fn reply(request_id: ibwire::CommId, service_id: ibwire::ServiceId, answer: &SidrAnswer) -> SidrRep {
+fn reply(request_id: CommId, service_id: ServiceId, answer: &SidrAnswer) -> SidrRep {
     SidrRep {
         request_id,
         status: answer.status,
@@ -181,9 +189,12 @@ fn check_answer(answer: &SidrAnswer) -> Result<(), Invalid> {
     Err(Invalid::new("queue pair", Value::Qpn(answer.qpn), must))
 }
 
-/// Our GID that a MAD came to; without a GRH that of the port.
-fn local_gid(ca: &LocalCa, from: &MadSource) -> Gid {
+/// Where a request is addressed to: where it came in. Without a GRH its GID is that of the port. It has no path, and no
+/// private data by which listeners are told apart.
+fn wanted(ca: &LocalCa, from: &MadSource, service_id: ServiceId) -> Wanted<'static> {
     let port = ca.port(from.port);
     let by_index = from.grh.and_then(|grh| port?.gids.iter().find(|entry| entry.index == grh.sgid_index));
-    by_index.map(|entry| entry.gid).or_else(|| port?.preferred_gid()).unwrap_or(Gid::UNSPECIFIED)
+    let gid = by_index.map(|entry| entry.gid).or_else(|| port?.preferred_gid()).unwrap_or(Gid::UNSPECIFIED);
+    let lid = port.map_or(Lid::NONE, |port| Lid(port.lid.0 | u16::from(from.path_bits)));
+    Wanted { service_id, port: from.port, gid, lid, private_data: &PrivateData::EMPTY }
 }
