@@ -7,4 +7,5 @@
 #![forbid(unsafe_code)]
 
 pub mod mad;
+pub mod proto;
 pub mod record;

@@ -1,0 +1,3 @@
+//! The engines of the class, sans-IO: transfers of more than one MAD, and the client's transactions.
+
+pub mod rmpp;
