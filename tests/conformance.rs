@@ -7,7 +7,8 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 /// [`bench`](self::conformance::bench) says what a device is tested with, [`end`](self::conformance::end) is one end of a
-/// connection; `subnet` and `soft_udp` are the devices, `lacking` their refusals, the rest are the cases by subject.
+/// connection; `subnet`, `soft_udp` and `rxe` are the devices, `lacking` their refusals, `differs` what they do otherwise than
+/// others, the rest are the cases by subject.
 mod conformance {
     pub mod agents;
     pub mod attributes;
@@ -15,6 +16,7 @@ mod conformance {
     pub mod cancel;
     pub mod case;
     pub mod datagrams;
+    pub mod differs;
     pub mod drops;
     pub mod end;
     pub mod events;
@@ -25,6 +27,8 @@ mod conformance {
     pub mod order;
     pub mod refused;
     pub mod retries;
+    #[cfg(feature = "verbs")]
+    pub mod rxe;
     pub mod shared_receives;
     pub mod soft_udp;
     pub mod states;
@@ -43,7 +47,12 @@ use conformance::{
 };
 use libtest_mimic::Arguments;
 
-const DEVICES: &[&dyn Fixture] = &[&soft_udp::SoftUdp, &subnet::InSubnet];
+const DEVICES: &[&dyn Fixture] = &[
+    &soft_udp::SoftUdp,
+    &subnet::InSubnet,
+    #[cfg(feature = "verbs")]
+    &conformance::rxe::Rxe,
+];
 
 const CASES: &[&[Case]] = &[
     attributes::CASES,

@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         targets: &[
             Target::Test { package: "ibcm-sys", name: "rxe0", feature: "verbs" },
             Target::Test { package: "tests", name: "verbs", feature: "verbs" },
+            Target::Test { package: "tests", name: "conformance", feature: "verbs" },
             Target::Example { package: "ibcm-sys", name: "rdma_sys_qp", feature: Some("verbs") },
             Target::Example { package: "examples", name: "own_qp", feature: None },
         ],
@@ -133,6 +134,8 @@ fn without_ib_cm() -> Vec<Case> {
     let test = |target: &str, case: &str, tests: &str| {
         Case::new(format!("verbs_{case}"), "test_target.sh", &[target, tests])
     };
+    let conformance =
+        |group: &str| Case::new(format!("conformance_{group}_on_rxe"), "conformance.sh", &[group]).limit(120);
     let own_qp = |case: &str, kernel: &str, us: &str, who: &str| {
         Case::new(format!("own_qp_{case}"), "own_qp.sh", &[kernel, us, who])
     };
@@ -149,6 +152,7 @@ fn without_ib_cm() -> Vec<Case> {
         test("verbs", "cm_connections_at_once", "many_connections_at_once").limit(120),
         test("verbs", "cm_refusals", "refuses"),
         test("verbs", "cm_keepalives", "kept_alive"),
+        conformance("cancel"),
         own_qp("rdma_sys_connects_v4", "10.77.0.1", "10.77.0.2", "rdma_sys"),
         own_qp("rdma_sys_connects_v6", "fd77::1", "fd77::2", "rdma_sys"),
         own_qp("soft_hca_connects_v4", "10.77.0.1", "10.77.0.2", "soft"),

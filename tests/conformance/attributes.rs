@@ -39,7 +39,7 @@ async fn attributes_are_stated(bench: Bench) {
 }
 
 async fn node_guid_is_stable(bench: Bench) {
-    let Bench { a, b, hands } = bench;
+    let Bench { a, b, hands, .. } = bench;
     let attr = a.attr().clone();
     drop((a, b));
     assert_eq!(*hands.open_a().await.attr(), attr);

@@ -2,10 +2,16 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::LocalBoxFuture;
 use ibdev::{Device, DeviceEvent};
 use tokio::runtime::Runtime;
+
+use super::differs::Difference;
+
+/// After this long a device has reported what was to report, where its time is real.
+pub const REPORTED: Duration = Duration::from_millis(500);
 
 /// A part of the contract, or of what the suite does to a device, that not all of them have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +46,8 @@ pub enum Feature {
     Removal,
 }
 
-/// A kind of device. To put another one under test, implement this and name it in `conformance.rs`.
+/// A kind of device. To put another one under test, implement this and name it in `conformance.rs`. What it does otherwise
+/// than others stands in `differs.rs`.
 pub trait Fixture: Sync {
     /// Stands before the names of its cases.
     fn name(&self) -> &'static str;
@@ -48,11 +55,27 @@ pub trait Fixture: Sync {
     /// What it lacks. Cases that need it are left out; instead one checks that it is refused.
     fn lacks(&self) -> &'static [Feature];
 
+    /// What it does otherwise than others, and why.
+    fn differs(&self) -> &'static [(Difference, &'static str)] {
+        &[]
+    }
+
+    /// Whether it is there in the guest of `tests/guest` alone. Elsewhere its cases count as ignored.
+    fn in_guest(&self) -> bool {
+        false
+    }
+
     /// The runtime of one case. The clock is paused if the device's time is the runtime's.
     fn runtime(&self) -> Runtime;
 
     /// Two new devices that reach each other, the same one twice if it can only reach itself.
     fn open(&self) -> LocalBoxFuture<'_, Bench>;
+
+    /// Waits until nothing is left of a case that is over, its runtime too, or says what is. Devices that go with their case
+    /// have nothing to say.
+    fn nothing_left(&self) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// Two devices that reach each other.
@@ -60,6 +83,8 @@ pub struct Bench {
     pub a: Arc<dyn Device>,
     pub b: Arc<dyn Device>,
     pub hands: Box<dyn Hands>,
+    /// [`Fixture::differs`].
+    pub differs: &'static [(Difference, &'static str)],
 }
 
 /// What is done to the devices from outside.
@@ -84,7 +109,7 @@ pub trait Hands {
 impl Bench {
     /// Drops the devices and waits until nothing is left of what was made on them.
     pub async fn nothing_left(self) {
-        let Self { a, b, hands } = self;
+        let Self { a, b, hands, .. } = self;
         drop((a, b));
         hands.nothing_left().await;
     }

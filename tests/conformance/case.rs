@@ -1,5 +1,6 @@
 //! A case: what it is called, what it needs of a device, what it does.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use futures::future::LocalBoxFuture;
@@ -14,6 +15,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// One case, to run on each device that has what it needs.
 #[derive(Clone, Copy)]
 pub struct Case {
+    /// The file that it is in.
+    pub group: &'static str,
     pub name: &'static str,
     pub needs: &'static [Feature],
     pub run: fn(Bench) -> LocalBoxFuture<'static, ()>,
@@ -24,6 +27,7 @@ macro_rules! cases {
     ($($case:ident $([$($feature:ident),+])?;)*) => {
         pub const CASES: &[$crate::conformance::case::Case] = &[$(
             $crate::conformance::case::Case {
+                group: module_path!(),
                 name: stringify!($case),
                 needs: &[$($($crate::conformance::bench::Feature::$feature),+)?],
                 run: |bench| Box::pin($case(bench)),
@@ -43,18 +47,30 @@ pub fn trials(fixture: &'static dyn Fixture, cases: impl Iterator<Item = Case>) 
         eprintln!("{} lacks {lacks:?}, left out: {}", fixture.name(), names.join(" "));
     }
     let refusals = lacks.iter().filter_map(|lack| lacking::case(*lack));
-    let trials = runs
-        .into_iter()
-        .chain(refusals)
-        .map(|case| Trial::test(format!("{}::{}", fixture.name(), case.name), move || run(fixture, case)));
+    for (difference, reason) in fixture.differs() {
+        eprintln!("{}: {difference:?}: {reason}", fixture.name());
+    }
+    let trials = runs.into_iter().chain(refusals).map(|case| {
+        let group = case.group.rsplit("::").next().unwrap_or_default();
+        let name = format!("{}::{group}::{}", fixture.name(), case.name);
+        Trial::test(name, move || run(fixture, case)).with_ignored_flag(fixture.in_guest())
+    });
     trials.collect()
 }
 
 fn run(fixture: &dyn Fixture, case: Case) -> Result<(), Failed> {
     let runtime = fixture.runtime();
-    runtime.block_on(async {
-        let bench = fixture.open().await;
-        let within = tokio::time::timeout(LIMIT, (case.run)(bench));
-        within.await.map_err(|_| Failed::from(format!("hangs: not done within {LIMIT:?}")))
-    })
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        runtime.block_on(async {
+            let bench = fixture.open().await;
+            tokio::time::timeout(LIMIT, (case.run)(bench)).await
+        })
+    }));
+    // Not by dropping it: that would wait for ever for a slow call that hangs.
+    runtime.shutdown_timeout(LIMIT);
+    let left = fixture.nothing_left();
+    outcome
+        .unwrap_or_else(|panic| resume_unwind(panic))
+        .map_err(|_| Failed::from(format!("hangs: not done within {LIMIT:?}")))?;
+    left.map_err(Failed::from)
 }

@@ -187,7 +187,7 @@ async fn connection_outlives_its_device_handle(bench: Bench) {
     let (End { cq: cq_a, qp: qp_a, device: da, domain, .. }, End { cq: cq_b, qp: qp_b, device: db, .. }) =
         (a, b);
     let bufs = domain.alloc(2, 16).await.unwrap();
-    let Bench { a, b, hands } = bench;
+    let Bench { a, b, hands, .. } = bench;
     drop((da, db, a, b, domain));
     let [sent, offered]: [Buf; 2] = bufs.try_into().unwrap();
     // On one device, or on two that need no keys; else the buffer is of the wrong one.

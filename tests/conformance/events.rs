@@ -1,11 +1,12 @@
 //! What a device reports on its own. Access and request errors: see `refused`; SqDrained: see `states`.
 
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use ibdev::qp::Transition;
 use ibdev::{DeviceError, DeviceEvent, PortState, PostError, RecvWr, SendOp, SendWr, Status};
 
-use super::bench::{Bench, event, events_now};
+use super::bench::{Bench, REPORTED, event, events_now};
 use super::case::cases;
 use super::end::{End, Options, pair};
 use super::waiting::{bell, wait};
@@ -59,9 +60,11 @@ async fn qp_error_comes_once(bench: Bench) {
         a.send(id, b"not ready").await;
     }
     let error = DeviceEvent::QpError(a.qp.qpn());
+    // A device may learn of it from the completions, as the program does.
+    a.completions(3).await;
     event(&a.device, error).await;
     a.send(3, b"too late").await;
-    a.completions(4).await;
+    a.completion().await;
     assert!(!events_now(&a.device).contains(&error));
 }
 
@@ -87,11 +90,12 @@ async fn port_goes_down_and_comes_back(bench: Bench) {
 
 /// Events of a slow reader are merged, and the last state is read last.
 async fn port_that_flaps_ends_in_its_last_state(bench: Bench) {
-    for _ in 0..100 {
+    for _ in 0..20 {
         bench.hands.set_ports_of_b(false);
         bench.hands.set_ports_of_b(true);
     }
     bench.hands.set_ports_of_b(false);
+    tokio::time::sleep(REPORTED).await;
     let of_port_1 = |event: &DeviceEvent| matches!(event, DeviceEvent::PortDown(1) | DeviceEvent::PortUp(1));
     let events: Vec<_> = events_now(&bench.b).into_iter().filter(of_port_1).collect();
     assert!(events.len() <= 2 && events.last() == Some(&DeviceEvent::PortDown(1)), "{events:?}");
@@ -103,7 +107,7 @@ async fn port_that_is_down_lets_nothing_through(bench: Bench) {
     b.receives(0, 1, 16).await;
     bench.hands.set_ports_of_b(false);
     a.send(0, b"on its way").await;
-    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(a.completed().is_empty() && b.completed().is_empty());
     bench.hands.set_ports_of_b(true);
     assert!(a.completion().await.status.is_ok());
@@ -148,7 +152,7 @@ async fn removed_device_wakes_who_waits(bench: Bench) {
     assert!(agent.poll_recv(&mut cx, &mut Vec::new(), 1).is_pending());
     assert!(bench.b.poll_event(&mut cx).is_pending());
     bench.hands.remove_b();
-    assert_eq!(bell.rung(), 3);
+    bell.rings(3).await;
     let received = agent.poll_recv(&mut cx, &mut Vec::new(), 1);
     assert!(matches!(received, Poll::Ready(Err(DeviceError::Gone))), "{received:?}");
     assert!(matches!(agent.poll_ready(&mut cx), Poll::Ready(Err(DeviceError::Gone))));

@@ -4,12 +4,15 @@ use std::collections::VecDeque;
 
 use futures::future::LocalBoxFuture;
 use ibdev::qp::{QpSpec, QpType, Transition};
-use ibdev::{Access, Buf, DeviceError, PostError, RemoteAddr, SendFlags, SendOp, SendWr, SharedMemory};
+use ibdev::{
+    Access, Buf, DeviceError, DeviceEvent, PostError, RemoteAddr, SendFlags, SendOp, SendWr, SharedMemory,
+    Status,
+};
 use ibwire::RKey;
 
-use super::bench::{Bench, Feature};
+use super::bench::{Bench, Feature, REPORTED, events_now};
 use super::case::Case;
-use super::end::{End, Options, pair};
+use super::end::{End, Options, pair, remote, write};
 
 /// `None` for what is not the device's to refuse.
 pub fn case(feature: Feature) -> Option<Case> {
@@ -23,13 +26,10 @@ pub fn case(feature: Feature) -> Option<Case> {
         Feature::Srq => ("lacks_srq", |bench| Box::pin(srq(bench))),
         Feature::Sqd => ("lacks_sqd", |bench| Box::pin(sqd(bench))),
         Feature::TwoPorts => ("lacks_two_ports", |bench| Box::pin(two_ports(bench))),
-        Feature::QpEvents
-        | Feature::Close
-        | Feature::TwoDevices
-        | Feature::PortControl
-        | Feature::Removal => return None,
+        Feature::QpEvents => ("lacks_qp_events", |bench| Box::pin(qp_events(bench))),
+        Feature::Close | Feature::TwoDevices | Feature::PortControl | Feature::Removal => return None,
     };
-    Some(Case { name, needs: &[], run })
+    Some(Case { group: module_path!(), name, needs: &[], run })
 }
 
 async fn qp(bench: Bench, kind: QpType) {
@@ -87,6 +87,41 @@ async fn sqd(bench: Bench) {
     let (a, _b): (End, _) = pair(&bench, Options::default()).await;
     let drained = a.qp.modify(Transition::SqDrain).await;
     assert!(matches!(drained, Err(DeviceError::Unsupported { .. })), "{drained:?}");
+}
+
+/// What raises them elsewhere is done, and none of them follows.
+async fn qp_events(bench: Bench) {
+    let send = || SendOp::Send { imm: None };
+    let (a, b) = (End::new(&bench.a, Options::default()).await, End::new(&bench.b, Options::default()).await);
+    b.ready_to_receive(&a).await;
+    b.receives(0, 1, 8).await;
+    a.ready(&b).await;
+    assert!(a.carry_out(send(), b"early").await.status.is_ok());
+    for (access, status) in
+        [(Access::empty(), Status::REM_INV_REQ_ERR), (Access::all(), Status::REM_ACCESS_ERR)]
+    {
+        let (a, b) = pair(&bench, Options { access, ..Options::default() }).await;
+        let region = b.expose(8, Access::REMOTE_READ).await;
+        b.receives(0, 1, 8).await;
+        assert_eq!(a.carry_out(write(remote(&region, 0)), b"refused!").await.status, status);
+        assert_eq!(b.completion().await.status, Status::WR_FLUSH_ERR);
+    }
+    let srq = b.domain.create_srq(4, 1).await.unwrap();
+    let last = End::in_domain(&bench.b, b.domain.clone(), Options::default(), Some(srq)).await;
+    last.ready(&a).await;
+    last.modify(Transition::Error).await;
+    tokio::time::sleep(REPORTED).await;
+    let is_lacking = |event: &DeviceEvent| {
+        matches!(
+            event,
+            DeviceEvent::CommEstablished(_)
+                | DeviceEvent::QpAccessError(_)
+                | DeviceEvent::QpRequestError(_)
+                | DeviceEvent::LastWqeReached(_)
+        )
+    };
+    let events = events_now(&bench.b);
+    assert!(!events.iter().any(is_lacking), "{events:?}");
 }
 
 async fn two_ports(bench: Bench) {

@@ -47,7 +47,12 @@ impl Fixture for SoftUdp {
                 let addresses = [address(1), address(2)];
                 match addresses.map(bind) {
                     [Ok(a), Ok(b)] => {
-                        return Bench { a: Arc::new(a), b: Arc::new(b), hands: Box::new(Sockets(addresses)) };
+                        return Bench {
+                            a: Arc::new(a),
+                            b: Arc::new(b),
+                            hands: Box::new(Sockets(addresses)),
+                            differs: &[],
+                        };
                     }
                     [Err(DeviceError::InUse { .. }), _] | [_, Err(DeviceError::InUse { .. })] => {}
                     other => panic!("{other:?}"),

@@ -30,7 +30,12 @@ impl Fixture for InSubnet {
     fn open(&self) -> LocalBoxFuture<'_, Bench> {
         Box::pin(async {
             let net = Subnet::rails(2, ["a", "b"]).seed(1).await.expect("a subnet");
-            Bench { a: Arc::new(net.device("a")), b: Arc::new(net.device("b")), hands: Box::new(Wires(net)) }
+            Bench {
+                a: Arc::new(net.device("a")),
+                b: Arc::new(net.device("b")),
+                hands: Box::new(Wires(net)),
+                differs: &[],
+            }
         })
     }
 }
