@@ -29,6 +29,7 @@ pub struct Sender {
 
 /// What an answer of the peer did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
 pub enum Sent {
     /// There is more to send, or to wait for.
     Going,
