@@ -24,6 +24,7 @@ mod conformance {
     pub mod limits;
     pub mod memory;
     pub mod messages;
+    pub mod migration;
     pub mod order;
     pub mod refused;
     pub mod retries;
@@ -42,8 +43,8 @@ use std::process::ExitCode;
 use conformance::bench::Fixture;
 use conformance::case::{Case, trials};
 use conformance::{
-    agents, attributes, cancel, datagrams, drops, events, limits, memory, messages, order, refused, retries,
-    shared_receives, soft_udp, states, subnet, uc, waiting,
+    agents, attributes, cancel, datagrams, drops, events, limits, memory, messages, migration, order,
+    refused, retries, shared_receives, soft_udp, states, subnet, uc, waiting,
 };
 use libtest_mimic::Arguments;
 
@@ -62,6 +63,7 @@ const CASES: &[&[Case]] = &[
     refused::CASES,
     retries::CASES,
     order::CASES,
+    migration::CASES,
     states::CASES,
     limits::CASES,
     drops::CASES,

@@ -133,7 +133,7 @@ fn choose(address: Option<IpAddr>) -> Result<Kind, OpenError> {
     if !unusable.is_empty() {
         return Err(OpenError::NoneUsable { devices: unusable });
     }
-    let kind = Kind::Soft(address.into_iter().collect());
+    let kind = Kind::Soft(address.into_iter().map(|address| vec![address]).collect());
     tracing::info!(device = %kind, "no RDMA device on this machine: using a software HCA");
     Ok(kind)
 }

@@ -13,6 +13,7 @@ use ibdev::Device;
 /// |---|---|
 /// | `soft` | a software HCA on the lowest free address 127.0.0.N |
 /// | `soft:10.0.0.1`, `soft:10.0.0.1,fd00::1` | a software HCA with these addresses as its GIDs |
+/// | `soft:10.0.0.1+10.0.1.1` | a software HCA with two ports, each with an address |
 /// | `rxe0`, `rxe0/1` | an RDMA device of this machine, and its port |
 /// | `ibsim:Hca1` | a simulated HCA of a running ibsim |
 ///
@@ -24,8 +25,8 @@ pub struct DeviceSpec(pub(crate) Result<Kind, ParseDeviceError>);
 
 #[derive(Debug, Clone)]
 pub(crate) enum Kind {
-    /// Without addresses: the lowest free 127.0.0.N.
-    Soft(Vec<IpAddr>),
+    /// The addresses of each port. Without ports: the lowest free 127.0.0.N.
+    Soft(Vec<Vec<IpAddr>>),
     /// Open already.
     Open(Arc<dyn Device>),
     Rdma(String),
@@ -43,7 +44,13 @@ pub struct ParseDeviceError {
 impl DeviceSpec {
     /// A software HCA that has `addresses` as its GIDs. Without addresses: the lowest free 127.0.0.N.
     pub fn soft(addresses: impl IntoIterator<Item = IpAddr>) -> Self {
-        Self(Ok(Kind::Soft(addresses.into_iter().collect())))
+        let addresses = Vec::from_iter(addresses);
+        Self::soft_ports(if addresses.is_empty() { Vec::new() } else { vec![addresses] })
+    }
+
+    /// A software HCA whose ports have these addresses as their GIDs.
+    pub fn soft_ports(ports: impl IntoIterator<Item = Vec<IpAddr>>) -> Self {
+        Self(Ok(Kind::Soft(ports.into_iter().collect())))
     }
 }
 
@@ -63,11 +70,12 @@ fn parse(text: &str) -> Result<Kind, ParseDeviceError> {
     };
     match (kind, rest) {
         ("soft", None) => Ok(Kind::Soft(Vec::new())),
-        ("soft", Some(list)) => list
-            .split(',')
-            .map(|address| address.trim().parse().map_err(|_| error("IP addresses are expected after soft:")))
-            .collect::<Result<_, _>>()
-            .map(Kind::Soft),
+        ("soft", Some(ports)) => {
+            let address = |address: &str| address.trim().parse();
+            let port = |list: &str| list.split(',').map(address).collect::<Result<Vec<IpAddr>, _>>();
+            let ports = ports.split('+').map(port).collect::<Result<_, _>>();
+            ports.map(Kind::Soft).map_err(|_| error("IP addresses are expected after soft:"))
+        }
         ("ibsim", Some(name)) if is_name(name) => Ok(Kind::Ibsim(name.to_owned())),
         ("ibsim", _) => Err(error("the name of a simulated HCA is expected after ibsim:")),
         (name, None) => {
@@ -129,10 +137,15 @@ impl From<Arc<dyn Device>> for DeviceSpec {
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Soft(addresses) => {
+            Self::Soft(ports) => {
                 f.write_str("soft")?;
-                for (i, address) in addresses.iter().enumerate() {
-                    write!(f, "{}{address}", if i == 0 { ':' } else { ',' })?;
+                let mut separator = ':';
+                for port in ports {
+                    for address in port {
+                        write!(f, "{separator}{address}")?;
+                        separator = ',';
+                    }
+                    separator = '+';
                 }
                 Ok(())
             }
@@ -149,10 +162,18 @@ mod tests {
 
     #[test]
     fn names_parse_and_print() {
-        for text in ["soft", "soft:127.0.0.1", "soft:10.0.0.1,fd00::1", "rxe0", "mlx5_0/2", "ibsim:Hca1"] {
+        for text in [
+            "soft",
+            "soft:127.0.0.1",
+            "soft:10.0.0.1,fd00::1",
+            "soft:10.0.0.1,fd00::1+10.0.1.1",
+            "rxe0",
+            "mlx5_0/2",
+            "ibsim:Hca1",
+        ] {
             assert_eq!(parse(text).unwrap().to_string(), text);
         }
-        assert!(matches!(parse("soft:10.0.0.1, fd00::1").unwrap(), Kind::Soft(list) if list.len() == 2));
+        assert!(matches!(parse("soft:10.0.0.1, fd00::1").unwrap(), Kind::Soft(ports) if ports[0].len() == 2));
     }
 
     #[test]
@@ -162,6 +183,7 @@ mod tests {
             "soft:",
             "soft:10.0.0",
             "soft:10.0.0.1,",
+            "soft:10.0.0.1+",
             "rxe0/0",
             "rxe0/x",
             "../rxe0",

@@ -121,8 +121,8 @@ fn open_device(kind: Kind, options: &Options) -> Result<Opened, OpenError> {
     };
     match &kind {
         #[cfg(feature = "soft")]
-        Kind::Soft(addresses) => {
-            let mut config = ibsoft::UdpConfig::new(addresses.iter().copied());
+        Kind::Soft(ports) => {
+            let mut config = ibsoft::UdpConfig::with_ports(ports.clone());
             config.pcap = options.pcap.clone();
             config.rng_seed = options.rng_seed;
             let device = ibsoft::SoftDevice::bind(config).map_err(|source| failed(&kind, source))?;

@@ -348,6 +348,14 @@ async fn addresses_that_cannot_be_bound_are_errors() {
     for ip in ["0.0.0.0", "::", "239.1.1.1", "ff02::1"] {
         assert!(matches!(open(ip), DeviceError::Unsupported { .. }), "{ip}");
     }
+    let ports = |ports: &[&[u8]]| {
+        let port = |hosts: &&[u8]| hosts.iter().map(|&host| address(9, host).into()).collect();
+        SoftDevice::bind(UdpConfig::with_ports(ports.iter().map(port).collect())).unwrap_err()
+    };
+    for refused in [ports(&[&[1], &[]]), ports(&[&[1], &[2, 1]])] {
+        assert!(matches!(refused, DeviceError::Unsupported { .. }), "{refused}");
+    }
+    assert!(matches!(ports(&[&[1][..]; 9]), DeviceError::Limit { value: 9, limit: 8, .. }));
     let mut config = UdpConfig::new([address(9, 1).into()]);
     config.pcap = Some("/nonexistent/file.pcap".into());
     let text = SoftDevice::bind(config).unwrap_err().to_string();
@@ -378,6 +386,18 @@ async fn without_addresses_it_takes_free_ones_of_loopback() {
     assert_eq!(a.attr().name, format!("soft:{ip_a}"));
     let (a, b) = pair(a, b, Options::default()).await;
     soon(exchange(&a, &b, 1)).await;
+}
+
+#[tokio::test]
+async fn each_port_has_its_addresses() {
+    let ports = vec![vec![address(19, 1).into()], vec![address(19, 2).into(), address(19, 3).into()]];
+    let device = SoftDevice::bind(UdpConfig::with_ports(ports)).unwrap();
+    let [a, b, c] = [1, 2, 3].map(|host| address(19, host));
+    assert_eq!((device.attr().ports, &*device.attr().name), (2, &*format!("soft:{a}+{b},{c}")));
+    let gids = |port| device.gids(port).unwrap().iter().map(|entry| entry.gid).collect::<Vec<_>>();
+    assert_eq!((gids(1), gids(2)), (vec![a.into()], vec![b.into(), c.into()]));
+    let source = |port| device.resolve(port, address(19, 9).into()).map(|path| path.sgid);
+    assert_eq!([1, 2, 3].map(source), [Some(a.into()), Some(b.into()), None]);
 }
 
 #[tokio::test]

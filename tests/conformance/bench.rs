@@ -40,6 +40,8 @@ pub enum Feature {
     TwoDevices,
     /// A second port.
     TwoPorts,
+    /// Alternate paths, to which connections migrate.
+    PathMigration,
     /// The test can take the port of a device down and up.
     PortControl,
     /// The test can take a device away.
@@ -91,6 +93,11 @@ pub struct Bench {
 pub trait Hands {
     /// Takes all ports of `b` down or up. Not called where [`Feature::PortControl`] is lacking.
     fn set_ports_of_b(&self, _up: bool) {
+        unreachable!("listed as lacking")
+    }
+
+    /// Takes one port of `b` down. Not called where [`Feature::PortControl`] is lacking.
+    fn take_port_of_b_down(&self, _port: u8) {
         unreachable!("listed as lacking")
     }
 

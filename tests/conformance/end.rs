@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
 
-use ibdev::qp::{Init, QpSpec, QpType, Rtr, Rts, Transition};
+use ibdev::qp::{AlternatePath, Init, QpSpec, QpType, Rtr, Rts, Transition};
 use ibdev::{
     Access, AddressVector, Buf, Completion, CompletionQueue, Device, GidEntry, GidKind, GlobalRoute,
     LinkLayer, PostError, ProtectionDomain, QueuePair, RecvWr, Region, RemoteAddr, SendFlags, SendOp, SendWr,
@@ -121,6 +121,15 @@ impl End {
             rq_psn: peer.psn.get(),
             max_dest_rd_atomic: self.options.responder_resources,
             min_rnr_timer: RnrTimer::truncate(self.options.min_rnr_timer),
+        }
+    }
+
+    /// A path to the peer from this port of ours, to its port with the same number.
+    pub fn alternate(&self, peer: &End, port: u8) -> AlternatePath {
+        AlternatePath {
+            av: way(&self.device, &peer.device, port, self.options.grh),
+            pkey_index: 0,
+            timeout: TimeCode::truncate(self.options.timeout),
         }
     }
 

@@ -25,6 +25,7 @@ pub fn case(feature: Feature) -> Option<Case> {
         Feature::Atomics => ("lacks_atomics", |bench| Box::pin(atomics(bench))),
         Feature::Srq => ("lacks_srq", |bench| Box::pin(srq(bench))),
         Feature::Sqd => ("lacks_sqd", |bench| Box::pin(sqd(bench))),
+        Feature::PathMigration => ("lacks_path_migration", |bench| Box::pin(path_migration(bench))),
         Feature::TwoPorts => ("lacks_two_ports", |bench| Box::pin(two_ports(bench))),
         Feature::QpEvents => ("lacks_qp_events", |bench| Box::pin(qp_events(bench))),
         Feature::Close | Feature::TwoDevices | Feature::PortControl | Feature::Removal => return None,
@@ -122,6 +123,15 @@ async fn qp_events(bench: Bench) {
     };
     let events = events_now(&bench.b);
     assert!(!events.iter().any(is_lacking), "{events:?}");
+}
+
+async fn path_migration(bench: Bench) {
+    assert!(!bench.a.attr().path_migration);
+    let (a, b): (End, End) = pair(&bench, Options::default()).await;
+    for transition in [Transition::LoadPath(a.alternate(&b, 1)), Transition::Migrate] {
+        let refused = a.qp.modify(transition).await;
+        assert!(matches!(refused, Err(DeviceError::Unsupported { .. })), "{refused:?}");
+    }
 }
 
 async fn two_ports(bench: Bench) {

@@ -1,4 +1,4 @@
-//! The software HCA over UDP: two devices on two addresses of loopback, in real time.
+//! The software HCA over UDP: two devices with two ports each, on four addresses of loopback, in real time.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -22,9 +22,9 @@ impl Fixture for SoftUdp {
         "soft_udp"
     }
 
-    /// One port, which is up as long as the socket is open.
+    /// Its ports are up as long as their sockets are open.
     fn lacks(&self) -> &'static [Feature] {
-        &[Feature::TwoPorts, Feature::PortControl, Feature::Removal]
+        &[Feature::PortControl, Feature::Removal]
     }
 
     fn runtime(&self) -> Runtime {
@@ -44,7 +44,7 @@ impl Fixture for SoftUdp {
                         pair << 4 | host,
                     ))
                 };
-                let addresses = [address(1), address(2)];
+                let addresses = [[address(1), address(3)], [address(2), address(4)]];
                 match addresses.map(bind) {
                     [Ok(a), Ok(b)] => {
                         return Bench {
@@ -62,12 +62,13 @@ impl Fixture for SoftUdp {
     }
 }
 
-fn bind(address: IpAddr) -> Result<SoftDevice, DeviceError> {
-    SoftDevice::bind(UdpConfig::new([address]))
+/// A device with two ports.
+fn bind(ports: [IpAddr; 2]) -> Result<SoftDevice, DeviceError> {
+    SoftDevice::bind(UdpConfig::with_ports(ports.map(|address| vec![address]).to_vec()))
 }
 
 #[derive(Debug)]
-struct Sockets([IpAddr; 2]);
+struct Sockets([[IpAddr; 2]; 2]);
 
 impl Hands for Sockets {
     fn open_a(&self) -> LocalBoxFuture<'_, Arc<dyn Device>> {
@@ -77,8 +78,8 @@ impl Hands for Sockets {
     /// A device is closed with its last handle, and only then its address is free.
     fn nothing_left(&self) -> LocalBoxFuture<'_, ()> {
         Box::pin(async {
-            for address in self.0 {
-                while bind(address).is_err() {
+            for ports in self.0 {
+                while bind(ports).is_err() {
                     tokio::task::yield_now().await;
                 }
             }

@@ -52,6 +52,10 @@ impl Hands for Wires {
         }
     }
 
+    fn take_port_of_b_down(&self, port: u8) {
+        self.0.port_down("b", port);
+    }
+
     fn remove_b(&self) {
         self.0.remove("b");
     }

@@ -10,8 +10,6 @@ use super::socket::RoceSocket;
 use crate::device::{Core, Intake};
 use crate::engine::Engine;
 
-/// The only port of a device over UDP.
-const PORT: u8 = 1;
 /// Packets between two flushes: acknowledgements leave before a peer's window is used up.
 const FLUSH_EVERY: usize = 64;
 /// What answers fewer packets than these waits a moment: who was woken by them may have something to send as well, and
@@ -28,7 +26,7 @@ impl Receiver {
             let count = batch.len().min(FLUSH_EVERY);
             let handle = |engine: &mut Engine, now| {
                 for (net, transport) in batch.by_ref().take(count) {
-                    engine.handle_packet(now, PORT, net, transport);
+                    engine.handle_packet(now, self.port, net, transport);
                 }
                 // A flood must not keep timers from expiring.
                 engine.handle_timeout(now);

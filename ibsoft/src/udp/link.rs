@@ -20,8 +20,8 @@ use crate::engine::Engine;
 /// What callers and the I/O task tell each other, and the way out.
 #[derive(Debug)]
 pub(super) struct Io {
-    /// Where each socket is bound.
-    pub addresses: Vec<IpAddr>,
+    /// Where each socket is bound, and of which port it is.
+    pub addresses: Vec<(u8, IpAddr)>,
     pub capture: Option<Capture>,
     signals: Mutex<Signals>,
     /// Of the one task that sends, without the device's mutex; [`Signals::sending`] says whether there is one.
@@ -104,7 +104,7 @@ const ROUNDS: usize = 16;
 
 impl Io {
     pub(super) fn new(sockets: Vec<RoceSocket>, capture: Option<Capture>, port: u16) -> Self {
-        let addresses = sockets.iter().map(|socket| socket.local.ip()).collect();
+        let addresses = sockets.iter().map(|socket| (socket.port, socket.local.ip())).collect();
         let (transmitter, packets) = (Transmitter::new(port), Packets::default());
         let sender = Mutex::new(Sender { sockets: Some(sockets.into()), transmitter, packets });
         Self { addresses, capture, signals: Mutex::default(), sender, receiver: Mutex::new(Receiver::new()) }
@@ -318,12 +318,13 @@ impl Link for UdpLink {
 
     fn resolve(&self, port: u8, dgid: Gid) -> Option<PathRecord> {
         let dest = dgid.to_ip();
-        let own = self.io.addresses.iter().copied();
+        let of_port = |&(number, ip): &(u8, IpAddr)| (number == port).then_some(ip);
+        let own = self.io.addresses.iter().filter_map(of_port);
         // Of the same family, better also both link-local or both not.
         let source = own
             .filter(|ip| ip.is_ipv4() == dest.is_ipv4())
             .min_by_key(|ip| Gid::from_ip(*ip).is_link_local() != dgid.is_link_local())?;
-        (port == 1 && !dgid.is_unspecified()).then(|| PathRecord::roce(source.into(), dgid, self.mtu))
+        (!dgid.is_unspecified()).then(|| PathRecord::roce(source.into(), dgid, self.mtu))
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -42,9 +42,9 @@ use crate::engine::{Config, Engine, PortConfig, device_attr};
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct UdpConfig {
-    /// The addresses of the device: its GID table, in this order. None: the lowest 127.0.0.N that is free, so nothing
-    /// outside this machine reaches the device.
-    pub addresses: Vec<IpAddr>,
+    /// The addresses of each port: its GID table, in this order. No port: one with the lowest 127.0.0.N that is free, so
+    /// nothing outside this machine reaches the device.
+    pub ports: Vec<Vec<IpAddr>>,
     /// UDP port, 4791 unless set. With another one it talks to soft devices with the same port only.
     pub port: u16,
     /// Seed of QP numbers, PSNs and all else that is random; from the operating system unless set.
@@ -56,15 +56,15 @@ pub struct UdpConfig {
 }
 
 impl UdpConfig {
-    /// A device at these addresses, or at a free one of loopback if there are none.
+    /// A device with one port at these addresses, or at a free one of loopback if there are none.
     pub fn new(addresses: impl IntoIterator<Item = IpAddr>) -> Self {
-        Self {
-            addresses: addresses.into_iter().collect(),
-            port: UdpHeader::ROCE_PORT,
-            rng_seed: None,
-            pcap: None,
-            name: None,
-        }
+        let addresses = Vec::from_iter(addresses);
+        Self::with_ports(if addresses.is_empty() { Vec::new() } else { vec![addresses] })
+    }
+
+    /// A device whose ports have these addresses.
+    pub fn with_ports(ports: Vec<Vec<IpAddr>>) -> Self {
+        Self { ports, port: UdpHeader::ROCE_PORT, rng_seed: None, pcap: None, name: None }
     }
 }
 
@@ -89,7 +89,7 @@ impl SoftDevice {
     /// [`DeviceError::NoRuntime`] outside a tokio runtime; [`DeviceError::InUse`] if the UDP port is taken, with who
     /// may hold it and what to do; [`DeviceError::Permission`]; [`DeviceError::Os`], for example for an address that is
     /// not this machine's or a pcap file that cannot be created; [`DeviceError::Unsupported`] for a multicast or
-    /// unspecified address, and while tokio's clock is paused: packets over UDP do not wait for virtual time.
+    /// unspecified address, for a port without an address or with that of another port, and while tokio's clock is paused: packets over UDP do not wait for virtual time.
     ///
     /// # Panics
     /// If the runtime has I/O disabled.
@@ -104,13 +104,15 @@ impl SoftDevice {
             Some(seed) => seed,
             None => random_seed()?,
         };
-        let (addresses, sockets) = bind_all(&config)?;
+        let (ports, sockets) = bind_all(&config)?;
         let capture = config.pcap.as_deref().map(Capture::create).transpose()?;
 
-        let mtu = addresses.iter().map(LocalAddress::mtu).min().unwrap_or(Mtu::B256);
-        let name = config.name.unwrap_or_else(|| default_name(&addresses));
-        let guid = node_guid(addresses[0].ip, config.port);
-        let mut engine_config = Config::new(device_attr(name, guid, 1), vec![port(&addresses, mtu)], seed);
+        let mtu = ports.iter().flatten().map(LocalAddress::mtu).min().unwrap_or(Mtu::B256);
+        let name = config.name.unwrap_or_else(|| default_name(&ports));
+        let guid = node_guid(ports[0][0].ip, config.port);
+        let attr = device_attr(name, guid, ports.len() as u8);
+        let engine_ports = ports.iter().map(|addresses| port(addresses, mtu)).collect();
+        let mut engine_config = Config::new(attr, engine_ports, seed);
         let recv_buffer = sockets.iter().map(|socket| socket.recv_buffer).min().unwrap_or(0);
         engine_config.window = window(recv_buffer, mtu).min(MOST_IN_FLIGHT);
 
@@ -130,24 +132,43 @@ impl SoftDevice {
     }
 }
 
-fn bind_all(config: &UdpConfig) -> Result<(Vec<LocalAddress>, Vec<RoceSocket>), DeviceError> {
-    let mut ips: Vec<IpAddr> = Vec::new();
-    for ip in config.addresses.iter().map(IpAddr::to_canonical) {
-        if ip.is_unspecified() || ip.is_multicast() {
-            return Err(DeviceError::Unsupported { what: "an unspecified or multicast address" });
-        }
-        if !ips.contains(&ip) {
-            ips.push(ip);
-        }
-    }
-    if ips.is_empty() {
+/// Most ports of a device; hardware has one or two.
+const MOST_PORTS: usize = 8;
+
+/// At least one port, each with at least one address.
+type Ports = Vec<Vec<LocalAddress>>;
+
+fn bind_all(config: &UdpConfig) -> Result<(Ports, Vec<RoceSocket>), DeviceError> {
+    if config.ports.is_empty() {
         let (address, socket) = socket::bind_free_loopback(config.port)?;
-        return Ok((vec![address], vec![socket]));
+        return Ok((vec![vec![address]], vec![socket]));
     }
-    let addresses: Vec<_> = ips.into_iter().map(LocalAddress::look_up).collect();
-    let sockets =
-        addresses.iter().map(|address| RoceSocket::bind(address, config.port)).collect::<Result<_, _>>()?;
-    Ok((addresses, sockets))
+    if config.ports.len() > MOST_PORTS {
+        let (value, limit) = (config.ports.len() as u64, MOST_PORTS as u64);
+        return Err(DeviceError::Limit { what: "ports", value, limit });
+    }
+    let (mut ports, mut sockets) = (Ports::new(), Vec::new());
+    for (addresses, number) in config.ports.iter().zip(1..) {
+        let mut port: Vec<LocalAddress> = Vec::new();
+        for ip in addresses.iter().map(IpAddr::to_canonical) {
+            if ip.is_unspecified() || ip.is_multicast() {
+                return Err(DeviceError::Unsupported { what: "an unspecified or multicast address" });
+            }
+            if ports.iter().flatten().any(|address| address.ip == ip) {
+                return Err(DeviceError::Unsupported { what: "an address on two ports" });
+            }
+            if port.iter().all(|address| address.ip != ip) {
+                let address = LocalAddress::look_up(ip);
+                sockets.push(RoceSocket::bind(&address, config.port)?.of_port(number));
+                port.push(address);
+            }
+        }
+        if port.is_empty() {
+            return Err(DeviceError::Unsupported { what: "a port without an address" });
+        }
+        ports.push(port);
+    }
+    Ok((ports, sockets))
 }
 
 fn port(addresses: &[LocalAddress], mtu: Mtu) -> PortConfig {
@@ -172,9 +193,13 @@ fn port(addresses: &[LocalAddress], mtu: Mtu) -> PortConfig {
     }
 }
 
-fn default_name(addresses: &[LocalAddress]) -> String {
-    let ips: Vec<_> = addresses.iter().map(|address| address.ip.to_string()).collect();
-    format!("soft:{}", ips.join(","))
+fn default_name(ports: &Ports) -> String {
+    let port = |addresses: &Vec<LocalAddress>| {
+        let ips: Vec<_> = addresses.iter().map(|address| address.ip.to_string()).collect();
+        ips.join(",")
+    };
+    let ports: Vec<_> = ports.iter().map(port).collect();
+    format!("soft:{}", ports.join("+"))
 }
 
 /// Packets in flight that keep a peer busy while an acknowledgement is on its way and its reader is woken.

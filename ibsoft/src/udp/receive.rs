@@ -22,6 +22,8 @@ const BUFFER_LEN: usize = 1 << 16;
 pub(super) struct Receiver {
     memory: Vec<u8>,
     valid: Vec<(NetHeader, Range<usize>)>,
+    /// The device's port that the batch came to.
+    pub port: u8,
     last_ids: LastIds,
     pub counters: RxCounters,
 }
@@ -40,6 +42,7 @@ impl Receiver {
         Self {
             memory: vec![0; BATCH_SIZE * BUFFER_LEN],
             valid: Vec::new(),
+            port: 1,
             last_ids: LastIds::default(),
             counters: RxCounters::default(),
         }
@@ -48,6 +51,7 @@ impl Receiver {
     /// Replaces the batch by the next one. An error is the socket's: `WouldBlock` if nothing waits.
     pub(super) fn recv(&mut self, from: &RoceSocket, capture: Option<&Capture>) -> io::Result<Received> {
         self.valid.clear();
+        self.port = from.port;
         let mut metas = [RecvMeta::default(); BATCH_SIZE];
         let mut buffers = self.memory.chunks_exact_mut(BUFFER_LEN);
         let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =

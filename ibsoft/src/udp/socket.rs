@@ -19,6 +19,8 @@ pub(super) struct RoceSocket {
     pub socket: UdpSocket,
     pub state: UdpSocketState,
     pub local: SocketAddr,
+    /// The port of the device that it is of.
+    pub port: u8,
     /// What the kernel granted, in bytes.
     pub recv_buffer: usize,
     /// Datagrams that one call can send, 1 without segmentation offload.
@@ -57,6 +59,7 @@ impl RoceSocket {
             socket,
             state,
             local,
+            port: 1,
             recv_buffer,
             gso_segments,
             #[cfg(test)]
@@ -64,6 +67,12 @@ impl RoceSocket {
             #[cfg(test)]
             fail_receive: Default::default(),
         })
+    }
+
+    /// The same as one of another port of the device.
+    pub(super) fn of_port(mut self, port: u8) -> Self {
+        self.port = port;
+        self
     }
 
     /// Sends the datagrams of one call. After `WouldBlock` the socket's `poll_send_ready` waits for room.
