@@ -1,8 +1,8 @@
-//! Subnet administration: the records of the SA.
+//! Subnet administration: the records of the SA, and the engines of its clients.
 //!
 //! [`record`] has every attribute of the class as a struct with public fields, and a [`Template`](record::Template) of
 //! each: the fields a query names, with their bits of the component mask. [`mad`] has the headers of the datagrams that carry
-//! them.
+//! them, [`proto`] the sans-IO engines: transfers of more than one datagram (RMPP), and a client's transactions.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 

@@ -65,6 +65,11 @@ impl Sender {
         })
     }
 
+    /// Whether the transfer has this transaction ID.
+    pub fn is_of(&self, tid: ibwire::TransactionId) -> bool {
+        self.header.mad.tid == tid
+    }
+
     /// How many segments the message has.
     pub const fn segments(&self) -> u32 {
         self.total
