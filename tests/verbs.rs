@@ -7,15 +7,12 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::process::Command;
-use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ibcm::{
     ConnectError, Connection, Gid, Hca, How, Listener, PrivateData, Recv, RejReason, Reject, ServiceId,
 };
-use ibcm_sys::LinuxDevice;
-use ibdev::Device;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 const SERVICE: ServiceId = ServiceId::new(0x1000_0000_0000_0077);
@@ -89,12 +86,11 @@ fn on_rxe0<F: Future<Output = Result<(), Error>>>(run: impl FnOnce(Hca) -> F) {
     let before = resources();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(within(async {
-        let device: Arc<dyn Device> = LinuxDevice::open("rxe0").await?;
-        let hca = Hca::open(device.clone()).await?;
+        let hca = Hca::open("rxe0").await?;
         run(hca.clone()).await?;
+        println!("rxe0: {:?}", hca.stats().device);
         hca.close().await;
-        println!("rxe0: {:?}", device.counters());
-        drop((hca, device));
+        drop(hca);
         while resources() != before {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

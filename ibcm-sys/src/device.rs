@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use ibdev::qp::QpSpec;
 use ibdev::{
     Access, AddressHandle, AddressVector, AgentSpec, Buf, CompletionQueue, Device, DeviceAttr, DeviceError,
-    DeviceEvent, GidEntry, MadAgent, PortAttr, ProtectionDomain, QueuePair, Region, SharedMemory,
+    DeviceEvent, GidEntry, MadAgent, PortAttr, PortTables, ProtectionDomain, QueuePair, Region, SharedMemory,
     SharedReceiveQueue,
 };
 use ibwire::PKey;
@@ -86,6 +86,19 @@ impl Device for LinuxDevice {
     fn pkeys(&self, port: u8) -> Result<Vec<PKey>, DeviceError> {
         self.check_port(port)?;
         self.context.pkeys(port)
+    }
+
+    async fn read_port(&self, port: u8) -> Result<PortTables, DeviceError> {
+        self.check_port(port)?;
+        let context = self.context.clone();
+        blocking(move || {
+            Ok(PortTables {
+                attr: context.port(port)?,
+                gids: context.gids(port)?,
+                pkeys: context.pkeys(port)?,
+            })
+        })
+        .await
     }
 
     fn open_agent(&self, spec: AgentSpec) -> Result<Box<dyn MadAgent>, DeviceError> {

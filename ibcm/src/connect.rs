@@ -337,6 +337,7 @@ impl ConnectConfig {
         let hca = resolved.path.port().hca().clone();
         let shared = Arc::clone(hca.shared());
         let device = shared.device()?;
+        shared.has_cm()?;
         let options = &self.options;
         let memory = options.memory::<ConnectError>(&shared, device.attr())?;
         let left = deadline.map_or(self.deadline, |deadline| deadline.saturating_duration_since(now()));

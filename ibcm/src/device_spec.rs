@@ -14,10 +14,10 @@ use ibdev::Device;
 /// | `soft` | a software HCA on the lowest free address 127.0.0.N |
 /// | `soft:10.0.0.1`, `soft:10.0.0.1,fd00::1` | a software HCA with these addresses as its GIDs |
 /// | `soft:10.0.0.1+10.0.1.1` | a software HCA with two ports, each with an address |
-/// | `rxe0`, `rxe0/1` | an RDMA device of this machine, and its port |
+/// | `rxe0`, `rxe0/1` | an RDMA device of this machine with all its ports, or with this one; needs the feature `verbs` |
 /// | `ibsim:Hca1` | a simulated HCA of a running ibsim |
 ///
-/// Only `soft` devices can be opened by this version; the other names give a clear error.
+/// This version cannot use ibsim; its names give a clear error.
 ///
 /// A text that is none of these is reported by the future that opens the device.
 #[derive(Debug, Clone)]
@@ -29,7 +29,11 @@ pub(crate) enum Kind {
     Soft(Vec<Vec<IpAddr>>),
     /// Open already.
     Open(Arc<dyn Device>),
-    Rdma(String),
+    /// A device of this machine; without a port all of them.
+    Rdma {
+        name: String,
+        port: Option<u8>,
+    },
     Ibsim(String),
 }
 
@@ -79,9 +83,12 @@ fn parse(text: &str) -> Result<Kind, ParseDeviceError> {
         ("ibsim", Some(name)) if is_name(name) => Ok(Kind::Ibsim(name.to_owned())),
         ("ibsim", _) => Err(error("the name of a simulated HCA is expected after ibsim:")),
         (name, None) => {
-            let (device, port) = name.split_once('/').unwrap_or((name, "1"));
-            match is_name(device) && port.parse::<u8>().is_ok_and(|port| port > 0) {
-                true => Ok(Kind::Rdma(name.to_owned())),
+            let (device, port) = match name.split_once('/') {
+                Some((device, port)) => (device, Some(port.parse().unwrap_or(0))),
+                None => (name, None),
+            };
+            match is_name(device) && port != Some(0) {
+                true => Ok(Kind::Rdma { name: device.to_owned(), port }),
                 false => Err(error("soft, soft:ADDRESS, NAME, NAME/PORT or ibsim:NAME is expected")),
             }
         }
@@ -150,7 +157,8 @@ impl fmt::Display for Kind {
                 Ok(())
             }
             Self::Open(device) => f.write_str(&device.attr().name),
-            Self::Rdma(name) => f.write_str(name),
+            Self::Rdma { name, port: None } => f.write_str(name),
+            Self::Rdma { name, port: Some(port) } => write!(f, "{name}/{port}"),
             Self::Ibsim(name) => write!(f, "ibsim:{name}"),
         }
     }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use ibdev::{AgentSpec, Device, DeviceError, DeviceEvent, MadAgent, OutgoingMad, ReceivedMad, Status};
+use ibdev::{
+    AgentSpec, Device, DeviceError, DeviceEvent, MadAgent, OutgoingMad, PortTables, ReceivedMad, Status,
+};
 use ibwire::Qpn;
 use ibwire::mad::{Method, MgmtClass};
 use tokio::time::Sleep;
@@ -18,6 +20,7 @@ use crate::events::HcaEvent;
 use crate::incoming::Waiting;
 use crate::mad_capture::MadCapture;
 use crate::mad_trace::{self, Direction};
+use crate::port_news::PortNews;
 use crate::proto::{ConnHandle, Event, LocalPort};
 use crate::shared::{Counters, Engine, Hungry, Phase, Shared};
 use crate::slot::Slot;
@@ -39,6 +42,7 @@ pub(crate) struct Driver {
     /// Other tasks had their turn since the last command.
     yielded: bool,
     ports: Vec<Port>,
+    port_news: PortNews,
     /// When the engine wants to be called.
     timer: Option<Instant>,
     sleep: Pin<Box<Sleep>>,
@@ -67,29 +71,32 @@ struct Routed {
 /// The methods that a CM agent takes: Get, Set, Send.
 const METHODS: &[Method] = &[Method::GET, Method::SET, Method::SEND];
 
-/// Opens the CM agent of each port of `device`, in their order.
-pub(crate) fn open_agents(device: &dyn Device) -> Result<Vec<Box<dyn MadAgent>>, DeviceError> {
-    (1..=device.attr().ports)
-        .map(|port| {
-            device.open_agent(AgentSpec { port, class: MgmtClass::CM, class_version: 2, methods: METHODS })
-        })
-        .collect()
+/// The CM agents of ports, with the ports' numbers.
+pub(crate) type Agents = Vec<(u8, Box<dyn MadAgent>)>;
+
+/// Opens the CM agent of each of these ports of `device`.
+pub(crate) fn open_agents(device: &dyn Device, ports: &[u8]) -> Result<Agents, DeviceError> {
+    let agent = |port| {
+        let spec = AgentSpec { port, class: MgmtClass::CM, class_version: 2, methods: METHODS };
+        Ok((port, device.open_agent(spec)?))
+    };
+    ports.iter().copied().map(agent).collect()
 }
 
 /// The port as the engine wants to know it.
-pub(crate) fn local_port(device: &dyn Device, port: u8) -> Result<LocalPort, DeviceError> {
-    Ok(LocalPort::new(&device.port(port)?, device.gids(port)?, device.pkeys(port)?))
+pub(crate) fn local_port(PortTables { attr, gids, pkeys }: PortTables) -> LocalPort {
+    LocalPort::new(&attr, gids, pkeys)
 }
 
 impl Driver {
     pub(crate) fn new(
         shared: Arc<Shared>,
         device: Arc<dyn Device>,
-        agents: Vec<Box<dyn MadAgent>>,
+        agents: Agents,
         capture: Option<MadCapture>,
     ) -> Self {
         let port = |(number, agent)| Port { number, agent, queue: VecDeque::new() };
-        let ports = (1..).zip(agents).map(port).collect();
+        let ports = agents.into_iter().map(port).collect();
         let sleep = Box::pin(tokio::time::sleep_until(now().into()));
         Self {
             shared,
@@ -97,6 +104,7 @@ impl Driver {
             gone: false,
             yielded: false,
             ports,
+            port_news: PortNews::default(),
             timer: None,
             sleep,
             received: Vec::new(),
@@ -128,9 +136,9 @@ impl Driver {
             tracing::debug!(hca = %self.shared.name, ?event, "device event");
             match event {
                 DeviceEvent::CommEstablished(qpn) => self.shared.comm_established(qpn),
-                DeviceEvent::PortUp(port) => self.port_event(port, HcaEvent::PortUp { port }),
-                DeviceEvent::PortDown(port) => self.port_event(port, HcaEvent::PortDown { port }),
-                DeviceEvent::GidChange(port) => self.port_event(port, HcaEvent::GidChange { port }),
+                DeviceEvent::PortUp(port) => self.port_news.came(port, HcaEvent::PortUp { port }),
+                DeviceEvent::PortDown(port) => self.port_news.came(port, HcaEvent::PortDown { port }),
+                DeviceEvent::GidChange(port) => self.port_news.came(port, HcaEvent::GidChange { port }),
                 DeviceEvent::QpError(qpn) | DeviceEvent::QpRequestError(qpn) => {
                     self.qp_error(qpn, Status::GENERAL_ERR);
                 }
@@ -144,18 +152,10 @@ impl Driver {
                 _ => {}
             }
         }
-        busy
-    }
-
-    /// A port is not what it was.
-    fn port_event(&self, port: u8, event: HcaEvent) {
-        match local_port(&*self.device, port) {
-            Ok(port) => self.shared.engine().endpoint.update_port(port),
-            Err(error) => {
-                tracing::warn!(hca = %self.shared.name, port, %error, "port not readable");
-            }
+        if !self.gone {
+            self.port_news.poll(cx, &self.device, &self.shared);
         }
-        self.shared.events.push(event);
+        busy
     }
 
     /// A queue pair has gone to the error state by itself.

@@ -82,6 +82,8 @@ mod default_device;
 #[cfg(feature = "runtime")]
 mod device_spec;
 #[cfg(feature = "runtime")]
+mod devices;
+#[cfg(feature = "runtime")]
 mod disconnect;
 #[cfg(feature = "runtime")]
 mod driver;
@@ -124,6 +126,8 @@ mod peer;
 #[cfg(feature = "runtime")]
 mod port;
 #[cfg(feature = "runtime")]
+mod port_news;
+#[cfg(feature = "runtime")]
 mod recv;
 #[cfg(feature = "runtime")]
 mod reject;
@@ -157,7 +161,10 @@ pub mod qp {
     pub use ibdev::qp::*;
 }
 
-pub use ibdev::{Access, Buf, DeviceError, PortState, RangeError, Region, RemoteRegion, Status};
+pub use ibdev::{
+    Access, Buf, DeviceError, GidEntry, GidKind, LinkLayer, PortState, RangeError, Region, RemoteRegion,
+    Status,
+};
 pub use ibwire::{
     CommId, Gid, Guid, Lid, Mtu, PKey, PathRecord, PrivateData, PrivateDataTooLong, Qpn, RKey, Rate,
     RejReason, ServiceId, TimeCode,
@@ -175,10 +182,11 @@ pub use {
     connect_all::{Attempt, ConnectAll, Progress},
     connection::Connection,
     device_spec::{DeviceSpec, ParseDeviceError},
+    devices::{DeviceInfo, PortInfo, Unusable, UnusableDevice, devices},
     disconnect::Disconnect,
     error::{
         AcceptError, ConnectError, Error, ListenError, OpCause, OpError, OpenError, QpStep, QueryError,
-        RecvError, Rejection, UnusableDevice,
+        RecvError, Rejection,
     },
     events::{ConnectionEvent, ConnectionEvents, HcaEvent, HcaEvents},
     hca::Hca,

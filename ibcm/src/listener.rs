@@ -343,6 +343,7 @@ impl BindConfig {
         {
             return Err(ListenError::AddressNotLocal { address: address.ip() });
         }
+        hca.shared().has_cm()?;
         let head = if by_ip { IpHeader::LEN } else { 0 };
         let discriminator = self.discriminator.as_ref();
         let discriminator = discriminator.map(|(offset, bytes)| Discriminator::within(*offset, bytes, head));

@@ -14,6 +14,8 @@ use rand::{RngExt, SeedableRng, TryRng};
 
 use crate::default_device;
 use crate::device_spec::{DeviceSpec, Kind};
+#[cfg(not(feature = "verbs"))]
+use crate::devices::Unusable;
 use crate::driver::{Driver, local_port, open_agents};
 use crate::error::OpenError;
 use crate::hca::Hca;
@@ -93,31 +95,38 @@ impl Open {
 impl OpenConfig {
     async fn run(self) -> Result<Hca, OpenError> {
         match self.device {
-            Some(device) => open(device.0?, self.options),
+            Some(device) => open(device.0?, self.options).await,
             None => default_device::open(self.options).await,
         }
     }
 }
 
 /// Opens the device, starts its connection manager.
-pub(crate) fn open(kind: Kind, options: Options) -> Result<Hca, OpenError> {
+pub(crate) async fn open(kind: Kind, options: Options) -> Result<Hca, OpenError> {
     let runtime = tokio::runtime::Handle::try_current().map_err(|_| OpenError::NoRuntime)?;
     let name = kind.to_string().into_boxed_str();
-    let opened = open_device(kind, &options)?;
-    start(opened, options, runtime).map_err(|source| OpenError::Device { device: name, source })
+    let opened = open_device(kind, &options).await?;
+    start(opened, options, runtime).await.map_err(|source| OpenError::Device { device: name, source })
 }
 
 /// A device as it was opened.
 struct Opened {
     device: Arc<dyn Device>,
+    /// The ports to use.
+    ports: Vec<u8>,
     /// What it does not capture itself.
     capture: Option<MadCapture>,
 }
 
-fn open_device(kind: Kind, options: &Options) -> Result<Opened, OpenError> {
-    let failed = |kind: &Kind, source| match source {
+async fn open_device(kind: Kind, options: &Options) -> Result<Opened, OpenError> {
+    let failed = |source| match source {
         DeviceError::NoRuntime => OpenError::NoRuntime,
         source => OpenError::Device { device: kind.to_string().into(), source },
+    };
+    let all = |device: &dyn Device| (1..=device.attr().ports).collect();
+    let capture = || {
+        let capture = options.pcap.as_deref().map(MadCapture::create).transpose();
+        capture.map_err(|error| failed(DeviceError::os("creating the pcap file", error)))
     };
     match &kind {
         #[cfg(feature = "soft")]
@@ -125,30 +134,35 @@ fn open_device(kind: Kind, options: &Options) -> Result<Opened, OpenError> {
             let mut config = ibsoft::UdpConfig::with_ports(ports.clone());
             config.pcap = options.pcap.clone();
             config.rng_seed = options.rng_seed;
-            let device = ibsoft::SoftDevice::bind(config).map_err(|source| failed(&kind, source))?;
-            Ok(Opened { device: Arc::new(device), capture: None })
+            let device = ibsoft::SoftDevice::bind(config).map_err(failed)?;
+            Ok(Opened { ports: all(&device), device: Arc::new(device), capture: None })
+        }
+        #[cfg(not(feature = "soft"))]
+        Kind::Soft(_) => {
+            let why = "this build of ibcm has no software HCA: turn the feature `soft` on";
+            Err(OpenError::NotBuilt { device: kind.to_string().into(), why })
         }
         Kind::Open(device) => {
-            let capture = options.pcap.as_deref().map(MadCapture::create).transpose();
-            let capture = capture.map_err(|error| DeviceError::os("creating the pcap file", error));
-            let capture = capture.map_err(|source| failed(&kind, source))?;
-            Ok(Opened { device: Arc::clone(device), capture })
+            Ok(Opened { ports: all(&**device), device: Arc::clone(device), capture: capture()? })
         }
-        _ => Err(not_built(&kind)),
+        #[cfg(feature = "verbs")]
+        Kind::Rdma { name, port } => {
+            let (device, ports) = crate::devices::open(name, *port).await?;
+            Ok(Opened { ports, device, capture: capture()? })
+        }
+        #[cfg(not(feature = "verbs"))]
+        Kind::Rdma { .. } => {
+            Err(OpenError::Unusable { device: kind.to_string().into(), why: Unusable::NotBuilt })
+        }
+        Kind::Ibsim(_) => {
+            let why = "this version of ibcm cannot use ibsim yet";
+            Err(OpenError::NotBuilt { device: kind.to_string().into(), why })
+        }
     }
 }
 
-fn not_built(kind: &Kind) -> OpenError {
-    let why = match kind {
-        Kind::Soft(_) => "this build of ibcm has no software HCA: turn the feature `soft` on",
-        Kind::Ibsim(_) => "this version of ibcm cannot use ibsim yet",
-        _ => "this version of ibcm cannot use the machine's own RDMA devices yet; `soft` is a software HCA",
-    };
-    OpenError::NotBuilt { device: kind.to_string().into(), why }
-}
-
-fn start(
-    Opened { device, capture }: Opened,
+async fn start(
+    Opened { device, ports, capture }: Opened,
     options: Options,
     runtime: tokio::runtime::Handle,
 ) -> Result<Hca, DeviceError> {
@@ -157,16 +171,27 @@ fn start(
         None => random_seed()?,
     };
     let mut rng = ChaCha8Rng::from_seed(seed);
-    let ports = (1..=device.attr().ports).map(|port| local_port(&*device, port)).collect::<Result<_, _>>()?;
-    let agents = open_agents(&*device)?;
-    let endpoint = Endpoint::new(options.config, LocalCa::new(device.attr(), ports), rng.random());
-    let shared = Shared::new(endpoint, Arc::clone(&device), runtime.clone(), rng);
+    let mut local = Vec::new();
+    for port in &ports {
+        local.push(local_port(device.read_port(*port).await?));
+    }
+    let agents = match open_agents(&*device, &ports) {
+        // What needs no connection manager is left.
+        Err(error @ DeviceError::InUse { .. }) => {
+            tracing::warn!(device = device.attr().name, %error, "neither listening nor connecting is possible");
+            Err(error)
+        }
+        agents => Ok(agents?),
+    };
+    let endpoint = Endpoint::new(options.config, LocalCa::new(device.attr(), local), rng.random());
+    let no_cm = agents.as_ref().err().cloned();
+    let shared = Shared::new(endpoint, Arc::clone(&device), no_cm, runtime.clone(), rng);
     #[cfg(feature = "soft")]
     if let Some(device) = device.as_any().downcast_ref::<ibsoft::SoftDevice>() {
         let probe: Arc<dyn ibsoft::sim::Probe> = shared.clone();
         device.add_probe(Arc::downgrade(&probe));
     }
-    runtime.spawn(Driver::new(Arc::clone(&shared), device, agents, capture));
+    runtime.spawn(Driver::new(Arc::clone(&shared), device, agents.unwrap_or_default(), capture));
     let hca = Hca::from_shared(shared);
     default_device::register(runtime.id(), &hca);
     Ok(hca)

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Waker};
 
 use futures::task::AtomicWaker;
-use ibdev::Device;
+use ibdev::{Device, DeviceError};
 use ibwire::{Qpn, ServiceId};
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, RngExt};
@@ -51,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
     /// Buffers for new connections in the device's common domain.
     spares: Arc<Spares>,
+    /// Why there is no connection manager, if there is none: someone else holds its class of MADs.
+    no_cm: Option<DeviceError>,
 }
 
 /// Whose receive buffers came home and have to be posted again, or whose completions nobody waits for.
@@ -100,6 +102,7 @@ impl Shared {
     pub(crate) fn new(
         endpoint: Endpoint,
         device: Arc<dyn Device>,
+        no_cm: Option<DeviceError>,
         runtime: tokio::runtime::Handle,
         mut rng: ChaCha8Rng,
     ) -> Arc<Self> {
@@ -125,6 +128,7 @@ impl Shared {
             events: Arc::default(),
             counters: Arc::default(),
             spares: Arc::default(),
+            no_cm,
         })
     }
 
@@ -171,6 +175,11 @@ impl Shared {
     /// The device, as long as the HCA takes new work.
     pub(crate) fn device(&self) -> Result<Arc<dyn Device>, Unavailable> {
         self.engine().device()
+    }
+
+    /// Whether the HCA can listen and connect.
+    pub(crate) fn has_cm(&self) -> Result<(), DeviceError> {
+        self.no_cm.clone().map_or(Ok(()), Err)
     }
 
     /// Whether the HCA has nothing left: no request, connection or TimeWait.

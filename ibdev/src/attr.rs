@@ -1,6 +1,6 @@
 //! What a device and its ports are and can do.
 
-use ibwire::{Gid, Guid, Lid, Mtu, Rate, TimeCode};
+use ibwire::{Gid, Guid, Lid, Mtu, PKey, Rate, TimeCode};
 
 /// Attributes of a device that do not change while it is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,6 +78,17 @@ pub struct PortAttr {
     pub sm_lid: Lid,
     /// The port's rate.
     pub rate: Rate,
+}
+
+/// A port's attributes and tables at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortTables {
+    /// Its attributes.
+    pub attr: PortAttr,
+    /// The GID table; unused entries are left out.
+    pub gids: Vec<GidEntry>,
+    /// The P_Key table; the position is the index.
+    pub pkeys: Vec<PKey>,
 }
 
 /// The logical state of a port.

@@ -11,7 +11,7 @@ use ibwire::{PKey, Qpn};
 use crate::qp::{QpSpec, Transition};
 use crate::{
     Access, AddressVector, AgentSpec, Buf, Completion, DeviceAttr, DeviceError, DeviceEvent, GidEntry,
-    MadAgent, PortAttr, PostError, RecvWr, Region, SendWr, SharedMemory,
+    MadAgent, PortAttr, PortTables, PostError, RecvWr, Region, SendWr, SharedMemory,
 };
 
 /// An open HCA. It may belong to the async runtime in which it was opened: what waits is woken only while that runs.
@@ -32,6 +32,11 @@ pub trait Device: fmt::Debug + Send + Sync {
 
     /// The port's P_Key table; the position is the index.
     fn pkeys(&self, port: u8) -> Result<Vec<PKey>, DeviceError>;
+
+    /// [`port`](Self::port), [`gids`](Self::gids) and [`pkeys`](Self::pkeys) in one. Slow.
+    async fn read_port(&self, port: u8) -> Result<PortTables, DeviceError> {
+        Ok(PortTables { attr: self.port(port)?, gids: self.gids(port)?, pkeys: self.pkeys(port)? })
+    }
 
     /// Registers for MADs of one class on one port.
     ///

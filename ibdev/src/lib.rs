@@ -21,7 +21,7 @@ mod region;
 mod work;
 
 pub use address::{AddressVector, GlobalRoute};
-pub use attr::{DeviceAttr, GidEntry, GidKind, LinkLayer, PortAttr, PortState};
+pub use attr::{DeviceAttr, GidEntry, GidKind, LinkLayer, PortAttr, PortState, PortTables};
 pub use buf::{Buf, BufHome, MemoryKey};
 pub use device::{AddressHandle, CompletionQueue, Device, ProtectionDomain, QueuePair, SharedReceiveQueue};
 pub use error::{DeviceError, PostError};

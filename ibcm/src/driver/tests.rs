@@ -70,13 +70,21 @@ impl Rig {
     async fn new() -> Self {
         let net = Subnet::rails(2, ["here"]).await.unwrap();
         let device: Arc<dyn Device> = Arc::new(net.device("here"));
-        let ports: Vec<_> = (1..=2).map(|port| local_port(&*device, port).unwrap()).collect();
+        let ports: Vec<_> = futures::future::try_join_all((1..=2).map(|port| device.read_port(port)))
+            .await
+            .unwrap()
+            .into_iter()
+            .map(local_port)
+            .collect();
         let endpoint = Endpoint::new(Config::default(), LocalCa::new(device.attr(), ports.clone()), [1; 32]);
         let runtime = tokio::runtime::Handle::current();
-        let shared = Shared::new(endpoint, Arc::clone(&device), runtime, ChaCha8Rng::from_seed([1; 32]));
+        let shared =
+            Shared::new(endpoint, Arc::clone(&device), None, runtime, ChaCha8Rng::from_seed([1; 32]));
         let wires = [(); 2].map(|()| Arc::<Wire>::default());
-        let agent = |wire: &Arc<Wire>| Box::new(Agent(Arc::clone(wire))) as Box<dyn MadAgent>;
-        let driver = Driver::new(Arc::clone(&shared), device, wires.iter().map(agent).collect(), None);
+        let agent =
+            |(port, wire): (u8, &Arc<Wire>)| (port, Box::new(Agent(Arc::clone(wire))) as Box<dyn MadAgent>);
+        let agents = (1..).zip(&wires).map(agent).collect();
+        let driver = Driver::new(Arc::clone(&shared), device, agents, None);
         Self { _net: net, shared, driver, wires, ports, next_qpn: 0x100 }
     }
 

@@ -15,7 +15,7 @@ pub(crate) use connect::Attempts;
 pub use connect::{ConnectError, QpStep};
 pub use listen::ListenError;
 pub use op::{OpCause, OpError};
-pub use open::{OpenError, UnusableDevice};
+pub use open::OpenError;
 pub use query::QueryError;
 pub use recv::RecvError;
 pub use rejection::Rejection;

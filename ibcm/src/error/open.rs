@@ -1,12 +1,12 @@
 //! Why no device was opened.
 
-use std::fmt;
 use std::io;
 
 use ibdev::DeviceError;
 
 use super::device_io_kind;
 use crate::ParseDeviceError;
+use crate::devices::{Unusable, UnusableDevice};
 
 /// Why [`Hca::open`](crate::Hca::open) failed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -31,6 +31,45 @@ pub enum OpenError {
         /// What is missing.
         why: &'static str,
     },
+    /// The machine has no RDMA device of that name.
+    #[error(
+        "this machine has no RDMA device {device}; {}",
+        if here.is_empty() { "it has none at all: is the driver loaded?".to_owned() } else { format!("it has {}", here.join(", ")) }
+    )]
+    NotFound {
+        /// What was asked for.
+        device: Box<str>,
+        /// Names of those that it has.
+        here: Vec<String>,
+    },
+    /// The device has no port of that number.
+    #[error("{device} has no port {port}; it has {ports:?}")]
+    NoSuchPort {
+        /// The device.
+        device: Box<str>,
+        /// What was asked for.
+        port: u8,
+        /// Numbers of those that it has.
+        ports: Vec<u8>,
+    },
+    /// The RDMA device is there and cannot be used.
+    #[error("cannot open {device}: {why}")]
+    Unusable {
+        /// What was asked for.
+        device: Box<str>,
+        /// Why not, and what to do.
+        why: Unusable,
+    },
+    /// The machine has several RDMA devices that can be used, and none was named.
+    #[error(
+        "this machine has several RDMA devices that can be used: {}; name one with IBCM_DEVICE, for example IBCM_DEVICE={}",
+        devices.join(", "),
+        devices.first().map_or("soft", String::as_str)
+    )]
+    Several {
+        /// Their names.
+        devices: Vec<String>,
+    },
     /// The machine has RDMA devices, and none can be used.
     #[error(
         "this machine has RDMA devices but none can be used: {}; name one with IBCM_DEVICE, for example IBCM_DEVICE=soft",
@@ -51,22 +90,6 @@ pub enum OpenError {
     },
 }
 
-/// A device that is there and cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct UnusableDevice {
-    /// Its name.
-    pub name: String,
-    /// Why it cannot be used.
-    pub why: &'static str,
-}
-
-impl fmt::Display for UnusableDevice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.name, self.why)
-    }
-}
-
 fn list(devices: &[UnusableDevice]) -> String {
     devices.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
@@ -75,7 +98,9 @@ impl OpenError {
     pub(crate) fn io_kind(&self) -> io::ErrorKind {
         match self {
             Self::NoRuntime | Self::NoneUsable { .. } => io::ErrorKind::Other,
-            Self::Name(_) | Self::Environment(_) => io::ErrorKind::InvalidInput,
+            Self::Name(_) | Self::Environment(_) | Self::Several { .. } => io::ErrorKind::InvalidInput,
+            Self::NotFound { .. } | Self::NoSuchPort { .. } => io::ErrorKind::NotFound,
+            Self::Unusable { why, .. } => why.io_kind(),
             Self::NotBuilt { .. } => io::ErrorKind::Unsupported,
             Self::Device { source, .. } => device_io_kind(source),
         }

@@ -108,6 +108,7 @@ impl Config {
         let deadline = now().checked_add(self.deadline);
         let service_id = self.path.service_id();
         let path = self.path.into_path();
+        path.port().hca().shared().has_cm()?;
         let request =
             self.terms.request(&path, service_id, &self.qp, self.private_data, self.deadline, deadline)?;
         let mut all = Attempts { made: 1, ..Attempts::default() };
