@@ -17,8 +17,8 @@ use crate::clock::now;
 use crate::connection::Connection;
 use crate::data::{Fresh, SetupError, to_rts};
 use crate::default_device;
-use crate::error::{Attempts, ConnectError, QpStep, Rejection};
-use crate::handshake::{Asked, Terms, before};
+use crate::error::{AcceptError, Attempts, ConnectError, QpStep, Rejection};
+use crate::handshake::{Answered, Asked, Offer, Terms, Whom, before};
 use crate::hca::Hca;
 use crate::keepalive;
 use crate::options::{Options, option_setters};
@@ -52,6 +52,7 @@ pub struct Connect<const N: usize> {
 #[derive(Debug, Clone)]
 struct ConnectConfig {
     target: Target,
+    whom: Whom,
     device: Option<Hca>,
     /// For IP the first 56 bytes count.
     private_data: [u8; 92],
@@ -94,6 +95,40 @@ impl Connection {
         Connect::new(Target::Service(path))
     }
 
+    /// Connects to a peer that does the same: nobody listens, nobody has to be first. Both sides call it with paths to each
+    /// other, and for the same service, within each other's deadline. Each sends a REQ; one of them counts, that of the HCA
+    /// with the larger node GUID, on one HCA that of the larger queue pair number. [`Connection::role`] tells which side
+    /// this one has become.
+    ///
+    /// A peer that has not called yet, and rejects the REQ with reason 8, is asked again until the deadline. If a
+    /// [`Listener`](crate::Listener) takes the REQ meanwhile, the connection is one to it. Several calls for one service
+    /// between the same two GIDs meet in any order. What goes along in the REQ goes along in the REP, too: the peer sees it
+    /// either way. [`rtu_data`](Connect::rtu_data) is sent only by the active side.
+    ///
+    /// ```
+    /// # use ibcm::{Connection, Hca, Role, ServiceId};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (one, other) = (Hca::open("soft").await?, Hca::open("soft").await?);
+    /// let sid = ServiceId::new(0x1000_0000_0000_0001);
+    /// let to_other = one.path_to(other.gid()).service_id(sid).await?;
+    /// let to_one = other.path_to(one.gid()).service_id(sid).await?;
+    /// let there = tokio::spawn(Connection::connect_peer(to_one).private_data(b"rank 1"));
+    /// let here = Connection::connect_peer(to_other).private_data(b"rank 0").await?;
+    /// let there = there.await??;
+    /// assert_eq!((&here.private_data()[..6], &there.private_data()[..6]), (&b"rank 1"[..], &b"rank 0"[..]));
+    /// assert_ne!(here.role(), there.role());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Connection::connect`]. A peer that gives up after its REQ has won is [`ConnectError::Rejected`] or
+    /// [`ConnectError::Disconnected`].
+    pub fn connect_peer(path: ServicePath) -> Connect<92> {
+        Connect::new(Target::Service(path)).set(|config| config.whom = Whom::Peer)
+    }
+
     /// Connects to an IP address and port, as librdmacm does for port space TCP: to what
     /// [`Listener::bind_ip`](crate::Listener::bind_ip) or `rdma_listen` offers there.
     ///
@@ -115,6 +150,7 @@ impl<const N: usize> Connect<N> {
     fn new(target: Target) -> Self {
         let config = ConnectConfig {
             target,
+            whom: Whom::Listener,
             device: None,
             private_data: [0; 92],
             rtu_data: PrivateData::EMPTY,
@@ -363,7 +399,7 @@ impl ConnectConfig {
         let (qpn, qp, queues) = made.map_err(|waited| ConnectError::Deadline { waited })??;
         connect.qpn = qpn;
         let data = Some((parked, queues));
-        let asked = Asked::new(&shared, connect, options.disconnect_data, data, all)?;
+        let asked = Asked::new(&shared, self.whom, connect, options.disconnect_data, data, all)?;
         let span = asked.span().clone();
         self.shake_hands(asked, &*qp, all, started, deadline).instrument(span).await
     }
@@ -377,7 +413,13 @@ impl ConnectConfig {
         started: Instant,
         deadline: Option<Instant>,
     ) -> Result<Connection, ConnectError> {
-        let reply = asked.reply(all).await?;
+        let reply = match self.whom {
+            Whom::Listener => asked.reply(all).await?,
+            Whom::Peer => match asked.answer(all).await? {
+                Answered::Reply(reply) => reply,
+                Answered::Request(offer) => return self.accept_peer(offer, qp, started, deadline).await,
+            },
+        };
         let rts = keepalive::adapt(reply.attrs().rts, self.options.keepalive);
         match before(started, deadline, to_rts(qp, reply.attrs().rtr, rts)).await {
             Ok(Ok(())) => {
@@ -390,6 +432,48 @@ impl ConnectConfig {
                 Err(error.into())
             }
             Err(waited) => Err(ConnectError::Deadline { waited }),
+        }
+    }
+
+    /// From the peer's REQ to its RTU.
+    async fn accept_peer(
+        &self,
+        offer: Offer,
+        qp: &dyn QueuePair,
+        started: Instant,
+        deadline: Option<Instant>,
+    ) -> Result<Connection, ConnectError> {
+        let rts = keepalive::adapt(offer.attrs().rts, self.options.keepalive);
+        match before(started, deadline, to_rts(qp, offer.attrs().rtr, rts)).await {
+            Ok(Ok(())) => {
+                offer.set_initiator_depth();
+                let session = offer.reply_until(deadline).await?;
+                session.shared().start_keepalive(session.slot(), self.options.keepalive);
+                Ok(Connection::new(session))
+            }
+            Ok(Err(error)) => {
+                offer.reject(RejReason::NO_RESOURCES);
+                Err(error.into())
+            }
+            Err(waited) => Err(ConnectError::Deadline { waited }),
+        }
+    }
+}
+
+/// A peer that asked, too, and was accepted.
+impl From<AcceptError> for ConnectError {
+    fn from(error: AcceptError) -> Self {
+        match error {
+            AcceptError::Withdrawn => Self::Disconnected,
+            AcceptError::Rejected(no) => Self::Rejected(no),
+            AcceptError::Unconfirmed { sent, waited } => {
+                Self::Unreachable { attempts: 1, sent: sent.into(), waited, busy: false }
+            }
+            AcceptError::Invalid(invalid) => Self::Invalid(invalid),
+            AcceptError::Device(error) => Self::Device(error),
+            AcceptError::Qp { step, source } => Self::Qp { step, source },
+            AcceptError::Deadline { waited } => Self::Deadline { waited },
+            AcceptError::Closed => Self::Closed,
         }
     }
 }

@@ -94,15 +94,7 @@ pub(crate) struct Parts {
 
 impl IncomingRequest {
     pub(crate) fn new(shared: Arc<Shared>, Taken { waiting, ip, place }: Taken) -> Self {
-        let req = &waiting.request.req;
-        let peer = Peer {
-            gid: waiting.request.path.record.dgid,
-            lid: waiting.request.path.record.dlid,
-            ca_guid: req.local_ca_guid,
-            qpn: req.local_qpn,
-            comm_id: req.local_comm_id,
-        };
-        let service_id = req.service_id;
+        let (peer, service_id) = (Peer::of_request(&waiting.request), waiting.request.req.service_id);
         Self { shared, held: Some((waiting, place)), peer, service_id, ip }
     }
 

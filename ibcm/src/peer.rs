@@ -4,6 +4,8 @@ use std::fmt;
 
 use ibwire::{CommId, Gid, Guid, Lid, Qpn};
 
+use crate::proto::Request;
+
 /// The other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -18,6 +20,20 @@ pub struct Peer {
     pub qpn: Qpn,
     /// Its name of the connection.
     pub comm_id: CommId,
+}
+
+impl Peer {
+    /// Who sent a REQ.
+    pub(crate) fn of_request(request: &Request) -> Self {
+        let (record, req) = (&request.path.record, &request.req);
+        Self {
+            gid: record.dgid,
+            lid: record.dlid,
+            ca_guid: req.local_ca_guid,
+            qpn: req.local_qpn,
+            comm_id: req.local_comm_id,
+        }
+    }
 }
 
 impl fmt::Display for Peer {

@@ -11,7 +11,7 @@ use crate::data::{News, Queues};
 use crate::events::{ConnectionEvent, History};
 use crate::parked::Parked;
 use crate::proto::message::Rep;
-use crate::proto::{ConnHandle, Disconnect, Effort, Event, Rejection};
+use crate::proto::{ConnHandle, Disconnect, Effort, Event, Rejection, Request};
 use crate::shared::Shared;
 use crate::sync::lock;
 use ibwire::{Qpn, RejReason};
@@ -32,6 +32,8 @@ pub(crate) struct Slot {
 pub(crate) struct SlotState {
     /// Active side: the REP and what the REQ took, until it is taken.
     pub(crate) reply: Option<(Box<Rep>, Effort)>,
+    /// The peer's REQ, to which ours has given way, and what ours took, until it is taken.
+    pub(crate) peer_request: Option<(Box<Request>, Effort)>,
     /// Both sides may send.
     pub(crate) established: bool,
     /// How it ended.
@@ -118,6 +120,13 @@ impl Slot {
             Event::Reply { rep, effort, .. } => {
                 self.span.record("remote", tracing::field::display(rep.local_comm_id));
                 self.with(shared, |state| state.reply = Some((rep, effort)));
+                self.wake_all(shared);
+                return;
+            }
+            Event::PeerRequest { request, effort, .. } => {
+                self.span.record("remote", tracing::field::display(request.req.local_comm_id));
+                tracing::debug!("the peer's request counts");
+                self.with(shared, |state| state.peer_request = Some((request, effort)));
                 self.wake_all(shared);
                 return;
             }

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use ibwire::{PathRecord, PrivateData, ServiceId};
 use tracing::Span;
 
-use super::guard::Handshake;
+use super::guard::{Answer, Handshake};
 use super::local_qp::LocalQp;
+use super::passive::Offer;
 use super::session::{Parts, Session};
 use crate::clock::now;
 use crate::closed::owned_area;
@@ -17,7 +18,7 @@ use crate::parked::Parked;
 use crate::path::Path;
 use crate::peer::Peer;
 use crate::proto::message::Rep;
-use crate::proto::{self, Attrs, CommandError, Invalid, Reject, Role};
+use crate::proto::{self, Attrs, CommandError, Effort, Invalid, Reject, Role};
 use crate::shared::Shared;
 use crate::slot::End;
 use crate::timing::Timing;
@@ -68,22 +69,52 @@ pub(crate) struct Asked {
     handshake: Handshake,
     record: PathRecord,
     service_id: ServiceId,
+    /// How a peer is accepted that asks, too.
+    accept: proto::Accept,
+    disconnect_data: PrivateData<224>,
+}
+
+/// Whom a REQ asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whom {
+    /// One who listens.
+    Listener,
+    /// One who asks, too.
+    Peer,
+}
+
+/// What answers the REQ to a peer: its REP, or its own REQ.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
+pub(crate) enum Answered {
+    Reply(Reply),
+    Request(Offer),
 }
 
 impl Asked {
     /// Sends the REQ. The queue pair is in INIT; `data` is what moves it, if it is ours. `all` is told when.
     pub(crate) fn new(
         shared: &Arc<Shared>,
+        whom: Whom,
         connect: proto::Connect,
         disconnect_data: PrivateData<224>,
         data: Option<(Arc<Parked>, Queues)>,
         all: &mut Attempts,
     ) -> Result<Self, ConnectError> {
         let (path, service_id) = (connect.path, connect.service_id);
+        let mut accept = proto::Accept::new(connect.qpn);
+        accept.srq = connect.srq;
+        accept.end_to_end_flow_control = connect.end_to_end_flow_control;
+        accept.rnr_retry_count = connect.rnr_retry_count;
+        accept.private_data = area(&connect.private_data);
+        accept.deadline = connect.deadline;
         let slot = shared.command(|engine| {
             engine.device()?;
             let now = now();
-            let conn = engine.endpoint.connect(now, connect)?;
+            let conn = match whom {
+                Whom::Listener => engine.endpoint.connect(now, connect),
+                Whom::Peer => engine.endpoint.connect_peer(now, connect),
+            }?;
             all.first_sent.get_or_insert(now);
             if let Some((_, queues)) = &data {
                 queues.attach(shared, conn);
@@ -92,7 +123,8 @@ impl Asked {
             let _ = engine.endpoint.set_disconnect_data(conn, disconnect_data);
             Ok::<_, ConnectError>(engine.new_slot(conn, service_id, &path, data))
         })?;
-        Ok(Self { handshake: Handshake::new(Arc::clone(shared), slot), record: path.record, service_id })
+        let handshake = Handshake::new(Arc::clone(shared), slot);
+        Ok(Self { handshake, record: path.record, service_id, accept, disconnect_data })
     }
 
     pub(crate) fn span(&self) -> &Span {
@@ -101,12 +133,27 @@ impl Asked {
 
     /// Waits for the REP. What the REQ took is added to `all`.
     pub(crate) async fn reply(self, all: &mut Attempts) -> Result<Reply, ConnectError> {
-        let Self { handshake, record, service_id } = self;
-        let reply = handshake.reply().await;
-        if let Some(effort) = reply.as_ref().map_or_else(End::effort, |(_, effort)| Some(*effort)) {
-            all.add(effort);
-        }
+        let reply = self.handshake.reply().await;
+        all.add_of(&reply);
         let (rep, _) = reply?;
+        self.replied(rep)
+    }
+
+    /// Waits for the peer's REP, or for its REQ. What ours took is added to `all`.
+    pub(crate) async fn answer(self, all: &mut Attempts) -> Result<Answered, ConnectError> {
+        let answer = self.handshake.answer().await;
+        all.add_of(&answer);
+        match answer? {
+            (Answer::Reply(rep), _) => Ok(Answered::Reply(self.replied(rep)?)),
+            (Answer::Request(request), _) => {
+                let Self { handshake, accept, disconnect_data, .. } = self;
+                Ok(Answered::Request(Offer::to_peer(handshake, request, accept, disconnect_data)?))
+            }
+        }
+    }
+
+    fn replied(self, rep: Box<Rep>) -> Result<Reply, ConnectError> {
+        let Self { handshake, record, service_id, .. } = self;
         let attrs = handshake.shared().engine().endpoint.attrs(handshake.slot().handle);
         let Some(attrs) = attrs else { return Err(ended(&handshake)) };
         Ok(Reply { handshake, rep, attrs, record, service_id, rtu_data: PrivateData::EMPTY })
@@ -195,6 +242,22 @@ impl Reply {
     pub fn reject(self, reject: impl Into<Reject>) {
         self.handshake.reject(reject.into());
     }
+}
+
+impl Attempts {
+    /// Adds what the REQ of one took, if that is known.
+    fn add_of<T>(&mut self, answer: &Result<(T, Effort), End>) {
+        if let Some(effort) = answer.as_ref().map_or_else(End::effort, |(_, effort)| Some(*effort)) {
+            self.add(effort);
+        }
+    }
+}
+
+/// What goes along in the REQ, as it goes along in the REP that takes its place.
+fn area(data: &PrivateData<92>) -> PrivateData<196> {
+    let mut area = [0; 196];
+    area[..data.len()].copy_from_slice(data);
+    PrivateData::from_area(area)
 }
 
 /// Why a command was refused: the connection had ended.

@@ -11,7 +11,7 @@ use ibwire::PrivateData;
 use pin_project::pin_project;
 use tracing::Instrument;
 
-use super::active::{Asked, Reply, Terms};
+use super::active::{Asked, Reply, Terms, Whom};
 use super::local_qp::LocalQp;
 use crate::clock::now;
 use crate::error::{Attempts, ConnectError};
@@ -112,7 +112,8 @@ impl Config {
         let request =
             self.terms.request(&path, service_id, &self.qp, self.private_data, self.deadline, deadline)?;
         let mut all = Attempts { made: 1, ..Attempts::default() };
-        let asked = Asked::new(path.port().hca().shared(), request, self.disconnect_data, None, &mut all)?;
+        let shared = path.port().hca().shared();
+        let asked = Asked::new(shared, Whom::Listener, request, self.disconnect_data, None, &mut all)?;
         let span = asked.span().clone();
         asked.reply(&mut all).instrument(span).await
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::wait::wait;
 use crate::clock::now;
 use crate::proto::message::Rep;
-use crate::proto::{Effort, Reject};
+use crate::proto::{Effort, Reject, Request};
 use crate::shared::Shared;
 use crate::slot::{End, Slot, SlotState};
 
@@ -16,6 +16,13 @@ pub(crate) struct Handshake {
     shared: Arc<Shared>,
     /// `None` once it is a connection, or answered.
     slot: Option<Arc<Slot>>,
+}
+
+/// What answers the REQ to a peer.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Reply(Box<Rep>),
+    Request(Box<Request>),
 }
 
 impl Handshake {
@@ -52,6 +59,19 @@ impl Handshake {
     /// Waits for the REP, or for the end. With the REP comes what the REQ took.
     pub(crate) async fn reply(&self) -> Result<(Box<Rep>, Effort), End> {
         self.until(|state| state.reply.take()).await
+    }
+
+    /// Waits for the REP, for the REQ of a peer that has asked at the same time, or for the end. With either comes what our
+    /// REQ took.
+    pub(super) async fn answer(&self) -> Result<(Answer, Effort), End> {
+        self.until(|state| {
+            let reply = state.reply.take().map(|(rep, effort)| (Answer::Reply(rep), effort));
+            reply.or_else(|| {
+                let (request, effort) = state.peer_request.take()?;
+                Some((Answer::Request(request), effort))
+            })
+        })
+        .await
     }
 
     /// Passive side: waits until both sides may send, or for the end. A connection that breaks with the peer's

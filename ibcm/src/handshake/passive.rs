@@ -33,7 +33,8 @@ use crate::timing::DEADLINE;
 #[must_use = "dropped, the request is rejected"]
 pub struct Offer {
     handshake: Handshake,
-    place: Place,
+    /// In the window of its listener, if it came to one.
+    place: Option<Place>,
     request: Box<proto::Request>,
     peer: Peer,
     by_ip: bool,
@@ -64,14 +65,31 @@ impl IncomingRequest {
         let attrs = shared.engine().endpoint.accept_attrs(conn, &accept);
         let attrs = match attrs {
             Ok(attrs) => attrs,
-            Err(error) => return Err(refused(&handshake, place, error)),
+            Err(error) => return Err(refused(&handshake, Some(place), error)),
         };
-        let (disconnect_data, deadline) = (PrivateData::EMPTY, DEADLINE);
+        let (place, disconnect_data, deadline) = (Some(place), PrivateData::EMPTY, DEADLINE);
         Ok(Offer { handshake, place, request, peer, by_ip, accept, attrs, disconnect_data, deadline })
     }
 }
 
 impl Offer {
+    /// Takes the request of a peer that was asked, too.
+    pub(super) fn to_peer(
+        handshake: Handshake,
+        request: Box<proto::Request>,
+        accept: proto::Accept,
+        disconnect_data: PrivateData<224>,
+    ) -> Result<Self, AcceptError> {
+        let conn = handshake.slot().handle;
+        let attrs = handshake.shared().engine().endpoint.accept_attrs(conn, &accept);
+        let attrs = match attrs {
+            Ok(attrs) => attrs,
+            Err(error) => return Err(refused(&handshake, None, error)),
+        };
+        let (peer, by_ip, deadline) = (Peer::of_request(&request), false, DEADLINE);
+        Ok(Self { handshake, place: None, request, peer, by_ip, accept, attrs, disconnect_data, deadline })
+    }
+
     /// What the queue pair has to be programmed with.
     pub const fn attrs(&self) -> &Attrs {
         &self.attrs
@@ -137,7 +155,11 @@ impl Offer {
             engine.endpoint.accept(now(), conn, self.accept)
         });
         match replied {
-            Ok(()) => self.place.accepted(),
+            Ok(()) => {
+                if let Some(place) = self.place {
+                    place.accepted();
+                }
+            }
             Err(error) => return Err(refused(&self.handshake, self.place, error)),
         }
         self.handshake.established().await?;
@@ -172,9 +194,18 @@ impl Offer {
         queues.set_initiator_depth(self.attrs.rts.max_rd_atomic);
         slot.with(shared, |state| state.queues = Some(queues));
     }
+
+    /// The same with queues that belong to it already.
+    pub(crate) fn set_initiator_depth(&self) {
+        self.handshake.slot().with(self.handshake.shared(), |state| {
+            if let Some(queues) = &mut state.queues {
+                queues.set_initiator_depth(self.attrs.rts.max_rd_atomic);
+            }
+        });
+    }
 }
 
-fn refused(handshake: &Handshake, place: Place, error: CommandError) -> AcceptError {
+fn refused(handshake: &Handshake, place: Option<Place>, error: CommandError) -> AcceptError {
     match error {
         CommandError::Invalid(invalid) => invalid.into(),
         CommandError::QpInUse(_) => {
@@ -183,7 +214,9 @@ fn refused(handshake: &Handshake, place: Place, error: CommandError) -> AcceptEr
             AcceptError::Qp { step: QpStep::Create, source }
         }
         _ => {
-            if matches!(error, CommandError::Gone) {
+            if let Some(place) = place
+                && matches!(error, CommandError::Gone)
+            {
                 place.withdrawn();
             }
             let end = handshake.slot().with(handshake.shared(), |state| state.end.clone());

@@ -17,6 +17,7 @@ use super::listeners::Listeners;
 use super::local::LocalCa;
 use super::message::Message;
 use super::outbox::Outbox;
+use super::peers::Peers;
 use super::rate_limit::RateLimit;
 use super::rejections::Rejections;
 use super::sgids::{Address, Sgids};
@@ -38,6 +39,7 @@ pub(super) struct Core {
     pub(super) ids: Ids,
     pub(super) sgids: Sgids,
     pub(super) listeners: Listeners,
+    pub(super) peers: Peers,
     pub(super) rejections: Rejections,
     pub(super) outbox: Outbox,
     pub(super) exchanges: Exchanges,
@@ -58,6 +60,7 @@ impl Core {
             ids: Ids::new(keyed),
             sgids: Sgids::new(&ca.ports),
             listeners: Listeners::new(keyed),
+            peers: Peers::new(keyed),
             rejections: Rejections::new(config.max_rejections, keyed),
             answers: RateLimit::new(config.answers_per_second, ANSWER_COUNTERS),
             warnings: RateLimit::new(WARNINGS_PER_SECOND, 1),

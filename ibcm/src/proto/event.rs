@@ -27,6 +27,18 @@ pub enum Event {
         /// What is wanted.
         request: Box<Request>,
     },
+    /// The peer asked, too ([`connect_peer`](super::Endpoint::connect_peer)), and its REQ is the one that counts: this
+    /// side has become the passive one. Kept alive by automatic MRAs, it waits for the queue pair to be moved to RTS
+    /// ([`accept_attrs`](super::Endpoint::accept_attrs)), then for [`accept`](super::Endpoint::accept) with the same queue
+    /// pair, or for [`reject`](super::Endpoint::reject).
+    PeerRequest {
+        /// The connection.
+        conn: ConnHandle,
+        /// What the peer wants.
+        request: Box<Request>,
+        /// What our own request took.
+        effort: Effort,
+    },
     /// A REP arrived. Now the QP has to be moved to RTS
     /// ([`attrs`](super::Endpoint::attrs)), then [`ready`](super::Endpoint::ready) called, or
     /// [`reject`](super::Endpoint::reject).
@@ -114,6 +126,7 @@ impl Event {
     pub const fn conn(&self) -> ConnHandle {
         match self {
             Self::Request { conn, .. }
+            | Self::PeerRequest { conn, .. }
             | Self::Reply { conn, .. }
             | Self::Established { conn, .. }
             | Self::Busy { conn, .. }

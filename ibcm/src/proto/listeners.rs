@@ -119,6 +119,11 @@ impl MraTerms {
         }
     }
 
+    /// What a peer is told that asked no listener.
+    pub(super) const fn default(config: &Config) -> Self {
+        Self { turnaround: None, service_timeout: config.mra_service_timeout, data: None }
+    }
+
     /// After what part of the time that a request gives for its answer its peer is asked for more.
     pub(super) fn asked_after(&self, answer_within: Duration) -> Duration {
         match self.turnaround {

@@ -34,6 +34,7 @@ mod local;
 pub mod message;
 mod outbox;
 mod path;
+mod peers;
 mod rate_limit;
 mod rejections;
 mod sgids;

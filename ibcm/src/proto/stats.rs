@@ -32,6 +32,10 @@ stats! {
     repeated_answers,
     /// Requests handed to a listener.
     requests,
+    /// REQs of peers that were asked at the same time, whichever of the two counted.
+    crossing_requests,
+    /// Rejections by peers that were asked, but had not asked yet. They are asked again.
+    absent_peers,
     /// Requests that the user dropped without an answer.
     ignored_requests,
     /// Connections established, both sides.
@@ -90,6 +94,8 @@ stats! {
     /// A REQ that was rejected without becoming a connection: no listener, no room at one that rejects then,
     /// unusable path or transport, stale, late.
     refused_requests,
+    /// A REQ of our own, to a peer on the same HCA, that came back.
+    dropped_reflected,
     /// A REQ that found its listener's backlog full and was dropped.
     dropped_backlog,
     /// An answer not sent: too many for one source in one second.

@@ -147,6 +147,7 @@ impl Connection {
             timer: Timer::default(),
             exchange: None,
             listener: None,
+            peering: None,
             rtu_data: None,
             drep_data: None,
         };
@@ -204,6 +205,7 @@ impl Connection {
     ) {
         let effort = self.effort(now).unwrap_or_default();
         self.stop_exchange(core);
+        self.leave_peers(core);
         self.answer_to = core.sgids.address(from.reply());
         self.meet_peer(core, names);
         let (offered, wished) = (self.terms.responder_resources, self.terms.initiator_depth);

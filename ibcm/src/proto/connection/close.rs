@@ -189,6 +189,10 @@ impl Connection {
             core.stats.dropped_state += 1;
             return;
         }
+        if self.is_outdated(rej) {
+            core.stats.absent_peers += 1;
+            return;
+        }
         core.stats.rejections_received += 1;
         tracing::debug!(local = %self.local_id, state = %self.state, reason = %rej.reason, "rejected");
         let (conn, rejection) = (self.handle, Box::new(Rejection::new(rej)));
@@ -199,7 +203,7 @@ impl Connection {
             State::Established | State::DreqSent => {
                 self.disconnected(core, now, DisconnectCause::Rejected(rejection));
             }
-            State::ReqRcvd | State::ReqMraSent => {
+            State::ReqRcvd | State::ReqMraSent if !self.is_peer() => {
                 self.report(core, Event::Withdrawn { conn, rejection: Some(rejection) });
                 if rest {
                     self.forget_request(core, now);
@@ -207,7 +211,7 @@ impl Connection {
                     self.release(core);
                 }
             }
-            State::ReqSent | State::ReqMraRcvd => {
+            State::ReqSent | State::ReqMraRcvd | State::ReqRcvd | State::ReqMraSent => {
                 self.report(core, Event::Rejected { conn, rejection, effort });
                 self.end(core, now, rest);
             }
@@ -333,7 +337,7 @@ impl Connection {
         self.report(core, Event::Disconnected { conn: self.handle, cause: DisconnectCause::Stale });
         match self.state {
             State::Established => self.send_dreq(core, now, remote_qpn, &Disconnect::default()),
-            State::ReqRcvd | State::ReqMraSent => self.forget_request(core, now),
+            State::ReqRcvd | State::ReqMraSent if !self.is_peer() => self.forget_request(core, now),
             _ => self.enter_time_wait(core, now),
         }
     }

@@ -4,6 +4,7 @@ mod active;
 mod attrs;
 mod close;
 mod passive;
+mod peer;
 mod state;
 
 use std::sync::Arc;
@@ -26,7 +27,9 @@ use super::timers::Timer;
 
 pub(super) use active::Plan;
 use attrs::Terms;
-pub(super) use passive::Admission;
+pub(super) use passive::{Admission, Arrival};
+pub(super) use peer::Crossing;
+use peer::Peering;
 pub use state::{Role, State};
 
 /// Which events the owner of the handle wants.
@@ -86,6 +89,8 @@ pub(super) struct Connection {
     exchange: Option<Box<Exchange>>,
     /// While the request is undecided.
     listener: Option<ListenerId>,
+    /// How far it has got with its peer, if both may ask.
+    peering: Option<Peering>,
     /// What the RTU carried, unless it was empty.
     rtu_data: Option<Box<PrivateData<224>>>,
     /// What a DREP carries, unless it is empty.
@@ -393,6 +398,7 @@ impl Connection {
     fn enter_time_wait(&mut self, core: &mut Core, now: Instant) {
         self.stop_exchange(core);
         self.decide(core);
+        self.leave_peers(core);
         self.set_state(core, State::TimeWait);
         self.start_timer(core, now + self.time_wait);
     }
@@ -401,6 +407,7 @@ impl Connection {
     fn release(&mut self, core: &mut Core) {
         self.stop_exchange(core);
         self.decide(core);
+        self.leave_peers(core);
         tracing::debug!(local = %self.local_id, remote = %self.remote_id, from = %self.state, "released");
         core.states[self.state.index()] -= 1;
         core.ids.remove_local_id(self.local_id, self.handle.slot());

@@ -1,9 +1,9 @@
 //! The passive side: REQ in, REP out, RTU in (spec/cm.md 4.5).
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ibdev::{MadAddr, MadSource};
-use ibwire::{Psn, QKey, Qpn, RejReason, TransactionId};
+use ibwire::{Psn, QKey, Qpn, RejReason, TimeCode, TransactionId};
 use rand::Rng;
 
 use super::super::attrs::Attrs;
@@ -22,17 +22,68 @@ use super::super::path::Path;
 use super::super::timers::Timer;
 use super::{Connection, Reports, Role, State, Terms};
 
-/// A request that passed all checks.
+/// Who asks, and the way back.
 #[derive(Debug)]
-pub(in super::super) struct Admission {
+pub(in super::super) struct Arrival {
     pub(in super::super) names: RemoteNames,
-    pub(in super::super) listener: ListenerId,
-    /// What the peer is told while it waits.
-    pub(in super::super) mra_terms: MraTerms,
     /// The path back.
     pub(in super::super) path: Path,
     /// The same for MADs.
     pub(in super::super) primary: MadAddr,
+}
+
+/// A request that passed all checks.
+#[derive(Debug)]
+pub(in super::super) struct Admission {
+    pub(in super::super) arrival: Arrival,
+    pub(in super::super) listener: ListenerId,
+    /// What the peer is told while it waits.
+    pub(in super::super) mra_terms: MraTerms,
+}
+
+/// What a REQ says about the connection to come, within our bounds.
+#[derive(Debug)]
+pub(super) struct Agreement {
+    period: Duration,
+    max_cm_retries: u8,
+    life_time: TimeCode,
+    answer_within: Duration,
+    time_wait: Duration,
+    failover: FailoverAccepted,
+    terms: Terms,
+}
+
+impl Agreement {
+    /// At most so many reads and atomics: inbound, outbound.
+    pub(super) fn new(core: &Core, req: &Req, most: (u8, u8), rq_psn: Psn) -> Self {
+        let ack_timeout = req.primary.local_ack_timeout;
+        let qp_timeout = match ack_timeout.get() {
+            0 => core.config.max_ack_timeout,
+            _ => ack_timeout.min(core.config.max_ack_timeout),
+        };
+        Self {
+            period: core.response_timeout(req.local_cm_response_timeout.duration()),
+            max_cm_retries: req.max_cm_retries.get(),
+            life_time: ack_timeout.saturating_sub(1),
+            answer_within: req.remote_cm_response_timeout.duration(),
+            time_wait: core.time_wait(ack_timeout.duration()),
+            failover: match req.alternate_path() {
+                Some(_) => FailoverAccepted::UNSUPPORTED,
+                None => FailoverAccepted::ACCEPTED,
+            },
+            terms: Terms {
+                path_mtu: req.path_mtu,
+                rq_psn,
+                sq_psn: req.starting_psn,
+                responder_resources: req.initiator_depth.min(most.0),
+                initiator_depth: req.responder_resources.min(most.1),
+                reads: false,
+                ack_timeout: qp_timeout,
+                retry_count: req.retry_count.get(),
+                rnr_retry: req.rnr_retry_count.get(),
+            },
+        }
+    }
 }
 
 impl Connection {
@@ -47,13 +98,9 @@ impl Connection {
         req: &Req,
     ) -> Self {
         let (local_id, rq_psn) = (core.draw_id(), Psn::truncate(core.rng.next_u32()));
-        let ack_timeout = req.primary.local_ack_timeout;
-        let answer_within = req.remote_cm_response_timeout.duration();
-        let ask_after = admission.mra_terms.asked_after(answer_within);
-        let qp_timeout = match ack_timeout.get() {
-            0 => core.config.max_ack_timeout,
-            _ => ack_timeout.min(core.config.max_ack_timeout),
-        };
+        let Admission { arrival, listener, mra_terms } = admission;
+        let most = (core.ca.max_responder_resources, core.ca.max_initiator_depth);
+        let agreed = Agreement::new(core, req, most, rq_psn);
         let mut connection = Self {
             handle,
             role: Role::Passive,
@@ -69,51 +116,49 @@ impl Connection {
             remote_guid: req.local_ca_guid,
             remote_keys: None,
             tid,
-            primary: core.sgids.address(admission.primary),
+            primary: core.sgids.address(arrival.primary),
             answer_to: core.sgids.address(from.reply()),
-            period: core.response_timeout(req.local_cm_response_timeout.duration()),
-            max_cm_retries: req.max_cm_retries.get(),
-            life_time: ack_timeout.saturating_sub(1),
-            answer_within,
-            mra_timeout: admission.mra_terms.service_timeout,
-            mra_data: admission.mra_terms.data,
-            time_wait: core.time_wait(ack_timeout.duration()),
-            failover: match req.alternate_path() {
-                Some(_) => FailoverAccepted::UNSUPPORTED,
-                None => FailoverAccepted::ACCEPTED,
-            },
-            terms: Terms {
-                path_mtu: req.path_mtu,
-                rq_psn,
-                sq_psn: req.starting_psn,
-                responder_resources: req.initiator_depth.min(core.ca.max_responder_resources),
-                initiator_depth: req.responder_resources.min(core.ca.max_initiator_depth),
-                reads: false,
-                ack_timeout: qp_timeout,
-                retry_count: req.retry_count.get(),
-                rnr_retry: req.rnr_retry_count.get(),
-            },
+            period: agreed.period,
+            max_cm_retries: agreed.max_cm_retries,
+            life_time: agreed.life_time,
+            answer_within: agreed.answer_within,
+            mra_timeout: mra_terms.service_timeout,
+            mra_data: mra_terms.data.clone(),
+            time_wait: agreed.time_wait,
+            failover: agreed.failover,
+            terms: agreed.terms,
             timer: Timer::default(),
             exchange: None,
-            listener: Some(admission.listener),
+            listener: Some(listener),
+            peering: None,
             rtu_data: None,
             drep_data: None,
         };
         core.states[State::ReqRcvd.index()] += 1;
         core.ids.insert_local_id(local_id, handle.slot());
-        connection.meet_peer(core, &admission.names);
-        core.listeners.request_added(admission.listener);
+        connection.meet_peer(core, &arrival.names);
+        core.listeners.request_added(listener);
         core.stats.requests += 1;
-        connection.start_timer(core, now + ask_after);
+        connection.start_timer(core, now + mra_terms.asked_after(connection.answer_within));
         let request = Box::new(Request {
             req: req.clone(),
             from: *from,
-            path: admission.path,
+            path: arrival.path,
             responder_resources: connection.terms.responder_resources,
             initiator_depth: connection.terms.initiator_depth,
         });
-        connection.report(core, Event::Request { conn: handle, listener: admission.listener, request });
+        connection.report(core, Event::Request { conn: handle, listener, request });
         connection
+    }
+
+    pub(super) fn agree(&mut self, agreed: Agreement) {
+        self.period = agreed.period;
+        self.max_cm_retries = agreed.max_cm_retries;
+        self.life_time = agreed.life_time;
+        self.answer_within = agreed.answer_within;
+        self.time_wait = agreed.time_wait;
+        self.failover = agreed.failover;
+        self.terms = agreed.terms;
     }
 
     /// Whether the request waits for the user's decision.
@@ -130,6 +175,10 @@ impl Connection {
     fn accepted_terms(&self, accept: &Accept) -> Result<Terms, CommandError> {
         if !self.is_undecided_request() {
             return Err(self.refusal());
+        }
+        if self.is_peer() && accept.qpn != self.local_qpn {
+            let must = Limit::Must("the one that asked for the peer");
+            return Err(Invalid::new("queue pair", Value::Qpn(accept.qpn), must).into());
         }
         let depth = |field, wanted: Option<u8>, most: u8| {
             let depth = wanted.unwrap_or(most);
@@ -159,8 +208,10 @@ impl Connection {
     ) -> Result<(), CommandError> {
         self.terms = self.accepted_terms(&accept)?;
         self.decide(core);
-        self.local_qpn = accept.qpn;
-        core.ids.insert_local_qpn(accept.qpn, self.handle.slot());
+        if self.local_qpn != accept.qpn {
+            self.local_qpn = accept.qpn;
+            core.ids.insert_local_qpn(accept.qpn, self.handle.slot());
+        }
         let rep = Rep {
             local_comm_id: self.local_id,
             remote_comm_id: self.remote_id,
@@ -194,6 +245,8 @@ impl Connection {
         tid: TransactionId,
     ) {
         match self.state {
+            // One that asked for its peer, and is the active side. The peer's REQ is old.
+            _ if self.role == Role::Active => core.stats.dropped_duplicate += 1,
             State::ReqMraSent => {
                 let mra = self.mra(MessageId::REQ);
                 core.answer_with(from.reply(), tid, mra);

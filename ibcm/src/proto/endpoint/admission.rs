@@ -6,12 +6,13 @@ use ibdev::{AddressVector, GlobalRoute, MadAddr, MadSource};
 use ibwire::{Lid, PathRecord, QKey, Qpn, RejReason, Selector, TransactionId};
 
 use super::super::command::Overflow;
-use super::super::connection::{Admission, Connection};
+use super::super::connection::{Admission, Arrival, Connection, Crossing};
 use super::super::ids::{RemoteNames, Source};
 use super::super::listeners::Wanted;
 use super::super::local::{LocalCa, LocalPort};
 use super::super::message::{PathBlock, Rej, RejectInfo, Req, TransportService};
 use super::super::path::{DEFAULT_HOP_LIMIT, Path};
+use super::super::peers::Meeting;
 use super::super::rejections::Rejected;
 use super::super::transport::Transport;
 use super::{Endpoint, ListenerId};
@@ -61,12 +62,70 @@ impl Endpoint {
             self.on(slot, |conn, core| conn.handle_stale(core, now, req.local_qpn));
             return;
         }
-        match self.admit(from, req, names) {
-            Ok(admission) => {
-                self.pass_on(by_id, by_qpn);
-                self.insert(|core, handle| Connection::passive(core, now, handle, admission, from, tid, req));
+        if self.is_spoken_for(req) {
+            self.core.stats.dropped_duplicate += 1;
+            return;
+        }
+        match self.crossing(from, req) {
+            Some((slot, Crossing::Theirs)) => self.conns[slot as usize].ask_again(&mut self.core),
+            Some((slot, Crossing::Ours)) => match self.arrival(from, req, names) {
+                Ok(arrival) => {
+                    self.pass_on(by_id, by_qpn);
+                    self.take(req);
+                    self.on(slot, |conn, core| conn.turn_passive(core, now, &arrival, from, tid, req));
+                }
+                Err(refusal) => self.refuse(from, tid, req, refusal),
+            },
+            own_or_none => match self.admit(from, req, names) {
+                Ok(admission) => {
+                    self.pass_on(by_id, by_qpn);
+                    self.take(req);
+                    self.insert(|core, handle| {
+                        Connection::passive(core, now, handle, admission, from, tid, req)
+                    });
+                }
+                // Whom we ask on the same HCA may come yet.
+                Err(_) if own_or_none.is_some() => self.core.stats.dropped_reflected += 1,
+                Err(refusal) => self.refuse(from, tid, req, refusal),
+            },
+        }
+    }
+
+    /// The oldest connection that asks for the peer which sent this, or if there is none the one that sent it itself.
+    fn crossing(&self, from: &MadSource, req: &Req) -> Option<(u32, Crossing)> {
+        let PathBlock { local_gid, remote_gid, .. } = req.primary;
+        let meeting = Meeting { service_id: req.service_id, local_gid: remote_gid, remote_gid: local_gid };
+        let mut own = None;
+        for &slot in self.core.peers.at(meeting) {
+            let conn = &self.conns[slot as usize];
+            if !conn.is_from(from) {
+                continue;
             }
-            Err(refusal) => self.refuse(from, tid, req, refusal),
+            match conn.cross(&self.core, req) {
+                Crossing::Own => own = Some((slot, Crossing::Own)),
+                crossing => return Some((slot, crossing)),
+            }
+        }
+        own
+    }
+
+    /// The connection of ours that sent this REQ, if its peer is on the same HCA.
+    fn sent_by(&self, req: &Req) -> Option<u32> {
+        let slot = self.core.ids.by_local_id(req.local_comm_id)?;
+        let conn = &self.conns[slot as usize];
+        let is_it = req.local_ca_guid == self.core.ca.node_guid && conn.info().local_qpn == req.local_qpn;
+        is_it.then_some(slot)
+    }
+
+    /// Whether the REQ is one of our own to a peer that has been answered meanwhile: an old repetition.
+    fn is_spoken_for(&self, req: &Req) -> bool {
+        self.sent_by(req).is_some_and(|slot| self.conns[slot as usize].has_met_peer())
+    }
+
+    /// Somebody on this HCA answers this REQ. If it is one of our own, nobody else shall.
+    fn take(&mut self, req: &Req) {
+        if let Some(slot) = self.sent_by(req) {
+            self.on(slot, |conn, core| conn.leave_peers(core));
         }
     }
 
@@ -117,10 +176,24 @@ impl Endpoint {
         if listeners.is_full(listener) {
             return Err(Refusal::Overflow(listener));
         }
-        let (port, sgid_index) = end?;
-        let (path, primary) = path_back(port, sgid_index, from, req)?;
-        Ok(Admission { names, listener, mra_terms: mra_terms.clone(), path, primary })
+        let arrival = arrival(end?, from, req, names)?;
+        Ok(Admission { arrival, listener, mra_terms: mra_terms.clone() })
     }
+
+    fn arrival(&self, from: &MadSource, req: &Req, names: RemoteNames) -> Result<Arrival, Refusal> {
+        arrival(local_end(&self.core.ca, from, &req.primary)?, from, req, names)
+    }
+}
+
+/// Who asks, and by which way an answer goes there, if there is one from this end.
+fn arrival(
+    (port, sgid_index): (&LocalPort, u16),
+    from: &MadSource,
+    req: &Req,
+    names: RemoteNames,
+) -> Result<Arrival, Refusal> {
+    let (path, primary) = path_back(port, sgid_index, from, req)?;
+    Ok(Arrival { names, path, primary })
 }
 
 /// Under which names a rejection of a REQ is remembered.

@@ -25,6 +25,7 @@ use super::invalid::{Invalid, Limit, Value};
 use super::local::{LocalCa, LocalPort};
 use super::message::Attribute;
 use super::outbox::{Outgoing, Owed};
+use super::peers::Meeting;
 use super::sidr::Sidr;
 use super::stats::Stats;
 
@@ -106,6 +107,22 @@ impl Endpoint {
         Ok(self.insert(|core, handle| Connection::active(core, now, handle, &plan, &connect)))
     }
 
+    /// Sends a REQ to a peer that does the same, sooner or later: nobody has to listen. Of the two REQs one counts, that of
+    /// the CA with the larger GUID; on one CA that of the larger queue pair number. What comes of it is told by
+    /// [`Event::Reply`] on that side, [`Event::PeerRequest`] on the other, or a final event. That the peer knows of no such
+    /// service (reason 8) means that it has not asked yet: the REQ is repeated. A listener for the service takes the REQ if
+    /// nobody there asks for us.
+    ///
+    /// # Errors
+    /// [`ConnectError`]; then nothing was sent.
+    pub fn connect_peer(&mut self, now: Instant, connect: Connect) -> Result<ConnHandle, ConnectError> {
+        let (record, service_id) = (connect.path.record, connect.service_id);
+        let handle = self.connect(now, connect)?;
+        let meeting = Meeting { service_id, local_gid: record.sgid, remote_gid: record.dgid };
+        self.on(handle.slot(), |conn, core| conn.await_peer(core, meeting));
+        Ok(handle)
+    }
+
     /// What our queue pair has to be programmed with for RESET to INIT before [`connect`](Self::connect). `connect.qpn`
     /// is not looked at.
     ///
@@ -123,8 +140,8 @@ impl Endpoint {
         let attrs = self.get(conn).ok_or(CommandError::Gone)?.accept_attrs(&self.core, accept)?;
         check_qpn(accept.qpn)?;
         match self.core.ids.by_local_qpn(accept.qpn) {
-            Some(_) => Err(CommandError::QpInUse(accept.qpn)),
-            None => Ok(attrs),
+            Some(slot) if slot != conn.slot() => Err(CommandError::QpInUse(accept.qpn)),
+            _ => Ok(attrs),
         }
     }
 
@@ -152,7 +169,7 @@ impl Endpoint {
         self.command(conn, |conn, core| conn.ready(core, rtu_data))
     }
 
-    /// Rejects a request (after [`Event::Request`]) or a reply (after [`Event::Reply`]). The same REJ meets each
+    /// Rejects a request (after [`Event::Request`] or [`Event::PeerRequest`]) or a reply (after [`Event::Reply`]). The same REJ meets each
     /// repetition for a while. Only [`Event::Released`] follows.
     ///
     /// # Errors

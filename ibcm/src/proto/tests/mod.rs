@@ -13,6 +13,7 @@ mod monitor;
 mod mra;
 mod pair;
 mod passive;
+mod peers;
 mod ports;
 mod reject;
 mod sidr;

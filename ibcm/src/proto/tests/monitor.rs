@@ -43,7 +43,7 @@ impl Monitor {
             _ => {
                 assert!(!seen.ended, "an event after the final one: {event:?}");
                 match event {
-                    Event::Request { .. } => once(&mut seen.request),
+                    Event::Request { .. } | Event::PeerRequest { .. } => once(&mut seen.request),
                     Event::Reply { .. } => once(&mut seen.reply),
                     Event::Established { .. } => once(&mut seen.established),
                     Event::Busy { .. } => once(&mut seen.busy),
