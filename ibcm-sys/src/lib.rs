@@ -1,4 +1,4 @@
-//! Linux system layer of the SDK, and the socket options that no safe crate sets. All `unsafe` of the project is here.
+//! Linux system layer of the SDK, and what no safe crate does with sockets. All `unsafe` of the project is here.
 //!
 //! With the feature `verbs`: `LinuxDevice`, an RDMA device of this machine behind the device contract, driven
 //! through libibverbs and umad.
@@ -16,8 +16,12 @@ pub mod ibv;
 pub mod socket;
 #[cfg(feature = "verbs")]
 mod umad;
+#[cfg(all(unix, feature = "watch"))]
+mod watch;
 
 #[cfg(feature = "verbs")]
 pub use device::LinuxDevice;
 #[cfg(feature = "verbs")]
 pub use rdma_sys;
+#[cfg(all(unix, feature = "watch"))]
+pub use watch::Watch;

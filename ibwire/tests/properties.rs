@@ -41,6 +41,7 @@ proptest! {
     ) {
         let (src, dst) = (Ipv4Addr::from_bits(src), Ipv4Addr::from_bits(dst));
         let sent = Ipv4Pseudo { src, dst, src_port, dst_port, id, dont_fragment };
+        prop_assert_eq!(sent.start(transport.len()).with_id(id).icrc(&transport), sent.icrc(&transport));
         let found = Ipv4Pseudo { id: 0, ..sent }.find_id(&transport, sent.icrc(&transport), None).unwrap();
         prop_assert_eq!(found.id, id);
         prop_assert_eq!(found.class == IdClass::SolvedWithoutDf, !dont_fragment);

@@ -8,7 +8,7 @@ use ibwire::packet::{Bth, Deth, Opcode};
 use ibwire::{PKey, Psn, QKey, Qpn};
 
 use super::EngineEvent;
-use super::net::{Egress, Ingress, NetHeader, write_packet};
+use super::net::{Destination, Ingress, NetHeader, write_packet};
 use super::shared::Shared;
 
 /// Names a MAD agent of an engine. Never used again for another one.
@@ -137,7 +137,7 @@ impl Gsi {
     }
 
     /// Appends the next MAD to `out`.
-    pub(super) fn poll_transmit(&mut self, out: &mut Vec<u8>, shared: &mut Shared) -> Option<Egress> {
+    pub(super) fn poll_transmit(&mut self, out: &mut Vec<u8>, shared: &mut Shared) -> Option<usize> {
         let Sending { agent, port, net, qpn, qkey, pkey, mad } = self.sending.pop_front()?;
         let bth = Bth { pkey, ..Bth::new(Opcode::UD_SEND_ONLY, qpn, self.psn) };
         self.psn = self.psn.offset(1);
@@ -149,7 +149,8 @@ impl Gsi {
                 shared.events.push_back(EngineEvent::MadRoom(agent.id));
             }
         }
-        Some(Egress { port, net, qpn: Qpn::GSI, len })
+        shared.destination = Destination { port, net };
+        Some(len)
     }
 
     /// Whether a MAD waits to be sent.

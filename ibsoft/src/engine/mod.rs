@@ -84,7 +84,7 @@ pub use receives::SrqId;
 use cq::Cq;
 use gsi::Gsi;
 use memory::Memory;
-use net::Ingress;
+use net::{Destination, Ingress};
 use port::Port;
 use qp::{Kind, Qp};
 use receives::Srq;
@@ -148,6 +148,7 @@ impl Engine {
                 counters: Counters::default(),
                 timers: timer::Timers::default(),
                 ready: VecDeque::new(),
+                destination: Destination::NONE,
                 released: Vec::new(),
             },
             qps: Table::new(),
@@ -462,19 +463,20 @@ impl Engine {
 
     /// Appends the next packet to `out`, BTH through padding, and says where it goes; `None` when there is nothing
     /// to send. MADs come first; packets of one QP come in a row.
-    pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Egress> {
+    pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Egress<'_>> {
         loop {
             let start = out.len();
-            let egress = match self.gsi.poll_transmit(out, &mut self.shared) {
-                Some(egress) => egress,
+            let (qpn, len) = match self.gsi.poll_transmit(out, &mut self.shared) {
+                Some(len) => (Qpn::GSI, len),
                 None => self.poll_ring(now, out)?,
             };
-            let is_up = self.shared.port(egress.port).is_some_and(Port::is_up);
+            let port = self.shared.destination.port;
+            let is_up = self.shared.port(port).is_some_and(Port::is_up);
             let counters = &mut self.shared.counters;
             if is_up {
                 counters.tx_packets += 1;
-                counters.tx_bytes += egress.len as u64;
-                return Some(egress);
+                counters.tx_bytes += len as u64;
+                return Some(Egress { port, net: &self.shared.destination.net, qpn, len });
             }
             counters.drop_tx_port_down += 1;
             out.truncate(start);
@@ -486,8 +488,8 @@ impl Engine {
         self.gsi.has_packets() || !self.shared.ready.is_empty()
     }
 
-    /// The next packet of a QP, each in its turn.
-    fn poll_ring(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Egress> {
+    /// The next packet of a QP, each in its turn: the QP, and its length.
+    fn poll_ring(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<(Qpn, usize)> {
         loop {
             let slot = *self.shared.ready.front()?;
             if self.burst >= BURST {
@@ -496,17 +498,12 @@ impl Engine {
                 continue;
             }
             self.burst += 1;
-            let qp = self.qps.at_mut(slot);
-            let egress = match qp {
-                Some(qp) => {
-                    let egress = qp.poll_transmit(now, out, &mut self.shared);
-                    qp.ready = egress.is_some();
-                    egress
+            if let Some(qp) = self.qps.at_mut(slot) {
+                let len = qp.poll_transmit(now, out, &mut self.shared);
+                qp.ready = len.is_some();
+                if let Some(len) = len {
+                    return Some((qp.qpn, len));
                 }
-                None => None,
-            };
-            if egress.is_some() {
-                return egress;
             }
             self.burst = 0;
             self.shared.ready.pop_front();

@@ -39,9 +39,11 @@ pub struct NetRoute {
 }
 
 impl NetHeader {
+    const NONE: Self = Self { slid: Lid::NONE, dlid: Lid::NONE, sl: ServiceLevel::truncate(0), route: None };
+
     /// The header of a RoCE packet.
     pub const fn roce(route: NetRoute) -> Self {
-        Self { slid: Lid::NONE, dlid: Lid::NONE, sl: ServiceLevel::truncate(0), route: Some(route) }
+        Self { route: Some(route), ..Self::NONE }
     }
 
     /// The 40 bytes in front of a datagram with `transport_len` bytes from the BTH through the padding
@@ -93,15 +95,28 @@ pub(super) struct Ingress<'a> {
     pub(super) len: usize,
 }
 
+/// Where a packet goes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Destination {
+    /// The local port that it leaves by, from 1.
+    pub(super) port: u8,
+    pub(super) net: NetHeader,
+}
+
+impl Destination {
+    /// Of no packet.
+    pub(super) const NONE: Self = Self { port: 0, net: NetHeader::NONE };
+}
+
 /// A packet to send. Its bytes, BTH through padding, were appended to the buffer given to
 /// [`Engine::poll_transmit`](super::Engine::poll_transmit); the link puts the network layer in front and the ICRC
 /// behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Egress {
+pub struct Egress<'a> {
     /// The local port that it leaves by, from 1.
     pub port: u8,
     /// Where it goes. Its source is the port's own address.
-    pub net: NetHeader,
+    pub net: &'a NetHeader,
     /// The QP that sends it; [`Qpn::GSI`] for MADs.
     pub qpn: Qpn,
     /// How many bytes were appended, a multiple of 4.

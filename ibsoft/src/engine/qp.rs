@@ -10,7 +10,7 @@ use ibwire::{PKey, Qpn};
 
 use super::cq::CqId;
 use super::memory::{DomainId, Rights};
-use super::net::{Egress, Ingress};
+use super::net::Ingress;
 use super::peer::PeerPath;
 use super::post::Work;
 use super::rc::Rc;
@@ -494,13 +494,13 @@ impl Qp {
         }
     }
 
-    /// Appends the next packet to `out`.
+    /// Appends the next packet to `out` and returns its length.
     pub(super) fn poll_transmit(
         &mut self,
         now: Instant,
         out: &mut Vec<u8>,
         shared: &mut Shared,
-    ) -> Option<Egress> {
+    ) -> Option<usize> {
         loop {
             let result = match &mut self.kind {
                 Kind::Rc(rc) => rc.poll_transmit(now, self.state, &self.sq, out, shared),
@@ -511,9 +511,9 @@ impl Qp {
                 Kind::Ud(_) => Ok(None),
             };
             match result {
-                Ok(egress) => {
+                Ok(len) => {
                     self.finish_drain(shared);
-                    return egress;
+                    return len;
                 }
                 // What says so is sent next.
                 Err(failure) => self.fail(failure, shared),

@@ -8,7 +8,7 @@ use ibwire::Qpn;
 
 use super::memory::Rights;
 use super::migration::Verdict;
-use super::net::{Egress, Ingress};
+use super::net::Ingress;
 use super::peer::{Peer, PeerPath};
 use super::qp::{Failure, State};
 use super::receives::Receives;
@@ -57,7 +57,7 @@ impl Rc {
         self.responder.can_send() || state.sends() && self.requester.can_send(state.drains())
     }
 
-    /// Appends the next packet to `out`: answers first, but an acknowledgement lets one request go before it. Shorter than
+    /// Appends the next packet to `out` and returns its length: answers first, but an acknowledgement lets one request go before it. Shorter than
     /// that, it can leave in the same call of the link. What was asked before a request that has failed the QP is still
     /// answered, and so is that request.
     ///
@@ -70,9 +70,8 @@ impl Rc {
         side: &Side,
         out: &mut Vec<u8>,
         shared: &mut Shared,
-    ) -> Result<Option<Egress>, Failure> {
+    ) -> Result<Option<usize>, Failure> {
         let Some(peer) = self.peer.as_ref() else { return Ok(None) };
-        let PeerPath { port, net, .. } = peer.path;
         self.ack_stands_back = !self.ack_stands_back && self.responder.only_acknowledges();
         let mut len = None;
         if !self.ack_stands_back {
@@ -86,7 +85,8 @@ impl Rc {
             self.ack_stands_back = false;
             len = self.responder.next_packet(out, peer, shared)?;
         }
-        Ok(len.map(|len| Egress { port, net, qpn: side.qpn, len }))
+        shared.destination = peer.path.destination();
+        Ok(len)
     }
 
     /// Handles a packet for this QP.

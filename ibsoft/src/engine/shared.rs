@@ -12,6 +12,7 @@ use super::EngineEvent;
 use super::counters::Counters;
 use super::cq::{Cq, CqId};
 use super::memory::Memory;
+use super::net::Destination;
 use super::port::Port;
 use super::qp::QpCreate;
 use super::receives::{Srq, SrqId};
@@ -32,6 +33,8 @@ pub(super) struct Shared {
     pub(super) timers: Timers,
     /// Slots of the QPs that may have packets to send, in turn.
     pub(super) ready: VecDeque<u32>,
+    /// Where the packet goes that was made last.
+    pub(super) destination: Destination,
     /// Buffers that are to go home: of work that ended without a completion.
     pub(super) released: Vec<Buf>,
 }

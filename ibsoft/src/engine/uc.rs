@@ -9,7 +9,7 @@ use ibwire::Psn;
 use ibwire::packet::{Bth, Transport};
 
 use super::memory::Rights;
-use super::net::{Egress, Ingress};
+use super::net::Ingress;
 use super::peer::{Peer, PeerPath};
 use super::place::Placement;
 use super::post::Work;
@@ -81,14 +81,14 @@ impl Uc {
         self.sent == 0
     }
 
-    /// Appends the next packet to `out`. A work request is complete with its last one.
+    /// Appends the next packet to `out` and returns its length. A work request is complete with its last one.
     pub(super) fn poll_transmit(
         &mut self,
         state: State,
         side: &mut Side,
         out: &mut Vec<u8>,
         shared: &mut Shared,
-    ) -> Option<Egress> {
+    ) -> Option<usize> {
         if !self.can_send(state) {
             return None;
         }
@@ -100,7 +100,7 @@ impl Uc {
             ..peer.bth(segment.opcode, self.psn)
         };
         let len = segment.write(out, bth, &work.sg);
-        let PeerPath { port, net, .. } = peer.path;
+        shared.destination = peer.path.destination();
         self.psn = self.psn.offset(1);
         self.sent += 1;
         if segment.last
@@ -108,7 +108,7 @@ impl Uc {
         {
             work.succeed(0, side, shared);
         }
-        Some(Egress { port, net, qpn: side.qpn, len })
+        Some(len)
     }
 
     /// Handles a packet for this QP. It is never answered, and fails nothing.

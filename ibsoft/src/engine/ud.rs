@@ -6,7 +6,7 @@ use ibdev::{CompletionOp, DatagramDest, DatagramSource, PostError, RecvWr, SendF
 use ibwire::packet::{Bth, Deth, GrhArea, ImmDt, Opcode};
 use ibwire::{PKey, Psn, QKey, Qpn};
 
-use super::net::{Egress, Ingress, NetHeader, write_packet};
+use super::net::{Destination, Ingress, NetHeader, write_packet};
 use super::post::Work;
 use super::receives::Receives;
 use super::sg;
@@ -66,7 +66,7 @@ impl Ud {
         !self.work.is_empty()
     }
 
-    /// Appends the next datagram to `out` and completes its work request.
+    /// Appends the next datagram to `out`, returns its length and completes its work request.
     pub(super) fn poll_transmit(
         &mut self,
         port: u8,
@@ -74,7 +74,7 @@ impl Ud {
         side: &mut Side,
         out: &mut Vec<u8>,
         shared: &mut Shared,
-    ) -> Option<Egress> {
+    ) -> Option<usize> {
         let (work, to) = self.work.pop_front()?;
         let opcode = match to.imm {
             None => Opcode::UD_SEND_ONLY,
@@ -96,7 +96,8 @@ impl Ud {
             None => write_packet(out, bth, &[&deth], message, payload),
         };
         work.succeed(0, side, shared);
-        Some(Egress { port, net: to.net, qpn: side.qpn, len })
+        shared.destination = Destination { port, net: to.net };
+        Some(len)
     }
 
     /// Handles a datagram for this QP: into the first receive if it fits, else it is dropped and the receive stays.

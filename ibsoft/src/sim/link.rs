@@ -86,7 +86,7 @@ impl Link for SimLink {
         loop {
             self.transport.clear();
             let Some(egress) = engine.poll_transmit(now, &mut self.transport) else { break };
-            let frame = Bytes::from(frame::encode(&egress.net, &self.transport));
+            let frame = Bytes::from(frame::encode(egress.net, &self.transport));
             fabric.send(now, PortId { hca: self.hca, port: egress.port }, egress.net.dlid, frame);
         }
         fabric.set_timer(self.hca, engine.poll_timeout());

@@ -82,8 +82,6 @@ struct Sender {
     /// `None` once they are closed.
     sockets: Option<Arc<[RoceSocket]>>,
     transmitter: Transmitter,
-    /// Out of the outbox and not in the transmitter yet.
-    packets: Packets,
 }
 
 /// What a link that closes waits for.
@@ -105,8 +103,8 @@ const ROUNDS: usize = 16;
 impl Io {
     pub(super) fn new(sockets: Vec<RoceSocket>, capture: Option<Capture>, port: u16) -> Self {
         let addresses = sockets.iter().map(|socket| (socket.port, socket.local.ip())).collect();
-        let (transmitter, packets) = (Transmitter::new(port), Packets::default());
-        let sender = Mutex::new(Sender { sockets: Some(sockets.into()), transmitter, packets });
+        let sender =
+            Mutex::new(Sender { sockets: Some(sockets.into()), transmitter: Transmitter::new(port) });
         Self { addresses, capture, signals: Mutex::default(), sender, receiver: Mutex::new(Receiver::new()) }
     }
 
@@ -186,12 +184,12 @@ impl Io {
     /// Closes the sockets, and counts what was not sent. A sender at work is waited for: a few system calls.
     pub(super) fn close(&self) {
         let mut sender = self.sender();
-        let Sender { sockets, transmitter, packets } = &mut *sender;
+        let Sender { sockets, transmitter } = &mut *sender;
         let mut signals = self.signals();
         let rest = std::mem::take(&mut signals.outbox);
         (signals.closing, signals.closed) = (true, true);
         drop(signals);
-        let unsent = transmitter.give_up() + std::mem::take(packets).count() + rest.count();
+        let unsent = transmitter.give_up() + rest.count();
         transmitter.counters.drop_closed += unsent as u64;
         *sockets = None;
         drop(sender);
@@ -199,7 +197,8 @@ impl Io {
             capture.flush();
         }
         if unsent > 0 {
-            tracing::warn!(addresses = ?self.addresses, packets = unsent, "closed before all packets were sent");
+            let addresses: Vec<_> = self.addresses.iter().map(|(_, ip)| ip).collect();
+            tracing::warn!(?addresses, packets = unsent, "closed before all packets were sent");
         }
     }
 }
@@ -215,13 +214,13 @@ fn unless_locked<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 impl Departure for Io {
     fn send(&self) -> bool {
         let mut sender = self.sender();
-        let Sender { sockets, transmitter, packets } = &mut *sender;
+        let Sender { sockets, transmitter } = &mut *sender;
         // Once they are closed nothing is left: what there was has been counted.
         let Some(sockets) = sockets else { return false };
         let capture = self.capture.as_ref();
         let mut socket = 0;
         for _ in 0..ROUNDS {
-            let progress = transmitter.drain(sockets, capture, |buffer| packets.pop(buffer));
+            let progress = transmitter.drain(sockets, capture);
             if let Some(capture) = capture {
                 capture.flush();
             }
@@ -239,7 +238,7 @@ impl Departure for Io {
                 }
                 return has_room;
             }
-            packets.swap(&mut signals.outbox);
+            transmitter.take(&mut signals.outbox);
         }
         self.leave_to_task(socket);
         false
@@ -267,7 +266,8 @@ impl Link for UdpLink {
         let mut starts = false;
         if signals.blocked.is_none() {
             let Signals { outbox, more, sending, .. } = &mut *signals;
-            while !*more && outbox.push(|bytes| engine.poll_transmit(now, bytes)) {
+            while !*more && let Some(egress) = engine.poll_transmit(now, outbox.next()) {
+                outbox.push(egress.net);
                 *more = outbox.len() >= OUTBOX_BYTES;
             }
             starts = !*sending && (*more || !outbox.is_empty());
@@ -288,12 +288,11 @@ impl Link for UdpLink {
         // what queue pairs send has completions.
         let mut is_mad = true;
         while (is_mad || outbox.len() < OUTBOX_BYTES)
-            && outbox.push(|bytes| {
-                let egress = engine.poll_transmit(now, bytes);
-                is_mad = egress.as_ref().is_some_and(|egress| egress.qpn == Qpn::GSI);
-                egress
-            })
-        {}
+            && let Some(egress) = engine.poll_transmit(now, outbox.next())
+        {
+            is_mad = egress.qpn == Qpn::GSI;
+            outbox.push(egress.net);
+        }
         *closing = true;
         let idle = blocked.is_none() && !*more && !*sending && outbox.is_empty();
         // The sender may have something left.

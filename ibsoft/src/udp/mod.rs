@@ -9,6 +9,7 @@ mod address;
 mod backoff;
 mod capture;
 mod counters;
+mod icrc;
 mod intake;
 mod link;
 mod outbox;
@@ -18,6 +19,7 @@ mod task;
 #[cfg(test)]
 mod tests;
 mod transmit;
+mod watched;
 
 use std::net::IpAddr;
 use std::path::PathBuf;

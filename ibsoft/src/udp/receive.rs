@@ -5,12 +5,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 use ibwire::FlowLabel;
-use ibwire::icrc::{FoundId, Icrc, IdClass, Ipv4Pseudo, Ipv6Pseudo};
+use ibwire::icrc::Icrc;
 use ibwire::packet::{Bth, UdpHeader};
 use quinn_udp::{BATCH_SIZE, RecvMeta};
 
 use super::capture::Capture;
 use super::counters::RxCounters;
+use super::icrc::LastStart;
 use super::socket::RoceSocket;
 use crate::engine::{NetHeader, NetRoute};
 
@@ -24,6 +25,7 @@ pub(super) struct Receiver {
     valid: Vec<(NetHeader, Range<usize>)>,
     /// The device's port that the batch came to.
     pub port: u8,
+    last_start: LastStart,
     last_ids: LastIds,
     pub counters: RxCounters,
 }
@@ -43,6 +45,7 @@ impl Receiver {
             memory: vec![0; BATCH_SIZE * BUFFER_LEN],
             valid: Vec::new(),
             port: 1,
+            last_start: LastStart::default(),
             last_ids: LastIds::default(),
             counters: RxCounters::default(),
         }
@@ -91,18 +94,8 @@ impl Receiver {
             self.counters.drop_too_short += 1;
             return;
         };
-        let found = match (meta.addr, local) {
-            (SocketAddr::V4(src), SocketAddr::V4(dst)) => {
-                Ipv4Pseudo::new(src, dst).find_id(transport, Icrc(*icrc), self.last_ids.of(meta.addr.ip()))
-            }
-            (SocketAddr::V6(src), SocketAddr::V6(dst)) => {
-                let pseudo =
-                    Ipv6Pseudo { src: *src.ip(), dst: *dst.ip(), src_port: src.port(), dst_port: dst.port() };
-                (pseudo.icrc(transport) == Icrc(*icrc)).then_some(FoundId { id: 0, class: IdClass::Zero })
-            }
-            // A socket receives from its own family only.
-            _ => None,
-        };
+        let start = self.last_start.of(meta.addr, local, transport.len());
+        let found = start.find_id(transport, Icrc(*icrc), self.last_ids.of(meta.addr.ip()));
         if let Some(capture) = capture {
             capture.lock().packet(meta.addr, local, found, datagram);
         }

@@ -3,20 +3,20 @@
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 
 use ibdev::DeviceError;
 use ibwire::packet::UdpHeader;
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
-use socket2::{Domain, Protocol, Socket, Type};
-use tokio::io::Interest;
-use tokio::net::UdpSocket;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::address::LocalAddress;
+use super::watched::Watched;
 
 /// One bound address: packets that it receives were sent to this address, packets that it sends come from it.
 #[derive(Debug)]
 pub(super) struct RoceSocket {
-    pub socket: UdpSocket,
+    pub socket: Watched,
     pub state: UdpSocketState,
     pub local: SocketAddr,
     /// The port of the device that it is of.
@@ -47,12 +47,13 @@ impl RoceSocket {
     pub(super) fn bind(address: &LocalAddress, port: u16) -> Result<Self, DeviceError> {
         let socket = open(address, port).map_err(|error| refusal(error, port))?;
         let os = |error| DeviceError::os("setting up a RoCEv2 socket", error);
-        let socket = UdpSocket::from_std(socket.into()).map_err(os)?;
+        let socket = Watched::new(socket).map_err(os)?;
         let state = UdpSocketState::new((&socket).into()).map_err(os)?;
         // It turns timestamps on, behind which its control buffer has no room for the ECN bits of merged datagrams.
         #[cfg(target_os = "linux")]
         ibcm_sys::socket::clear_receive_timestamps(std::os::fd::AsFd::as_fd(&socket)).map_err(os)?;
-        let local = socket.local_addr().map_err(os)?;
+        let bound = SockRef::from(&socket).local_addr().map_err(os)?;
+        let local = bound.as_socket().ok_or_else(|| os(io::ErrorKind::AddrNotAvailable.into()))?;
         let recv_buffer = state.recv_buffer_size((&socket).into()).unwrap_or(0);
         let gso_segments = AtomicUsize::new(state.max_gso_segments());
         Ok(Self {
@@ -75,23 +76,24 @@ impl RoceSocket {
         self
     }
 
-    /// Sends the datagrams of one call. After `WouldBlock` the socket's `poll_send_ready` waits for room.
+    /// Sends the datagrams of one call. After `WouldBlock`, [`poll_room`](Self::poll_room) waits for room.
     pub(super) fn send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        let call = || {
+        self.socket.try_send(|| {
             #[cfg(test)]
             if let Some(error) = self.refuse.lock().unwrap().and_then(|refuse| refuse(transmit)) {
                 return Err(error);
             }
             self.state.try_send((&self.socket).into(), transmit)
-        };
-        match call() {
-            // Only now is the runtime asked: it hears late that a new socket has room, and is told only by a call of
-            // its own that there is none.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.socket.try_io(Interest::WRITABLE, call)
-            }
-            result => result,
+        })
+    }
+
+    /// Waits until there is room.
+    pub(super) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        #[cfg(test)]
+        if self.refuse.lock().unwrap().is_some() {
+            return self.socket.poll_more_room(cx);
         }
+        self.socket.poll_room(cx)
     }
 
     /// Receives a batch; how many of the buffers are filled.

@@ -7,7 +7,6 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use tokio::io::Interest;
 use tokio::sync::watch;
 use tokio::time::{Sleep, sleep_until};
 
@@ -152,7 +151,7 @@ impl Task {
         let mut receiver = self.io.receiver();
         let mut received = Err(io::ErrorKind::WouldBlock.into());
         // An error that is not handed on: to the runtime it only means that the next readiness has to be waited for.
-        _ = from.socket.try_io(Interest::READABLE, || {
+        _ = from.socket.try_recv(|| {
             received = receiver.recv(from, self.io.capture.as_ref());
             match &received {
                 Ok(received) if !received.emptied => Ok(()),
@@ -203,7 +202,7 @@ impl Task {
             signals.task = Some(cx.waker().clone());
             (signals.alarm, signals.blocked)
         };
-        let has_room = blocked.is_some_and(|socket| sockets[socket].socket.poll_send_ready(cx).is_ready());
+        let has_room = blocked.is_some_and(|socket| sockets[socket].poll_room(cx).is_ready());
         if has_room {
             self.io.signals().unblock();
         }
@@ -226,7 +225,7 @@ impl Task {
             match self.io.send_rest(cx.waker()) {
                 Rest::Nothing => return Poll::Ready(()),
                 Rest::Sender => break,
-                Rest::Room(socket) => match sockets[socket].socket.poll_send_ready(cx) {
+                Rest::Room(socket) => match sockets[socket].poll_room(cx) {
                     Poll::Ready(Ok(())) => self.io.signals().unblock(),
                     // The runtime is shutting down.
                     Poll::Ready(Err(_)) => return Poll::Ready(()),

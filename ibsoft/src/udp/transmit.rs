@@ -4,34 +4,53 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
-use ibwire::icrc::{FoundId, Icrc, IdClass, Ipv4Pseudo, Ipv6Pseudo};
+use ibwire::icrc::{FoundId, Icrc, IdClass};
 use quinn_udp::{EcnCodepoint, Transmit};
 
 use super::capture::Capture;
 use super::counters::TxCounters;
+use super::icrc::LastStart;
+use super::outbox::Packets;
 use super::socket::RoceSocket;
-use crate::engine::Egress;
+use crate::engine::NetHeader;
 
-/// Takes packets from the engine in batches and sends them.
+/// Sends packets that have left the engine.
 #[derive(Debug)]
 pub(super) struct Transmitter {
     /// UDP destination port.
     port: u16,
-    buffer: Vec<u8>,
+    packets: Packets,
+    /// What was tried and not sent, in front of the packets.
     runs: VecDeque<Run>,
+    /// Where the last packet went: most go where the one before went.
+    last: Option<(NetHeader, Option<Destination>)>,
+    last_start: LastStart,
     pub counters: TxCounters,
 }
 
-/// Datagrams in the buffer, one behind the other, that one call can send.
+/// Packets, one behind the other, that one call can send.
 #[derive(Debug)]
 struct Run {
     to: Destination,
-    /// Where in the buffer it starts.
+    /// Where its bytes start.
     start: usize,
     end: usize,
     /// Length of each datagram but the last, which may be shorter.
     segment: usize,
     segments: usize,
+}
+
+impl Run {
+    /// Whether a packet with `len` bytes that begins at `start` can be one of the datagrams: only the last may be shorter
+    /// than the others.
+    fn takes(&self, to: Destination, start: usize, len: usize, max_segments: usize) -> bool {
+        self.to == to
+            && self.end == start
+            && self.segments * self.segment == self.end - self.start
+            && len <= self.segment
+            && self.segments < max_segments
+            && self.end - self.start + len <= RUN_BYTES
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,12 +61,10 @@ struct Destination {
     ecn: u8,
 }
 
-/// How many bytes are taken from the engine before they are sent.
-const BATCH_BYTES: usize = 256 << 10;
 /// Most bytes in one call: what an IPv4 datagram can hold.
 const RUN_BYTES: usize = 65_507;
 
-/// All that was taken is sent, or the socket is full.
+/// All is sent, or a socket is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
     Done,
@@ -57,67 +74,76 @@ pub(super) enum Progress {
 
 impl Transmitter {
     pub(super) fn new(port: u16) -> Self {
-        Self { port, buffer: Vec::new(), runs: VecDeque::new(), counters: TxCounters::default() }
+        Self {
+            port,
+            packets: Packets::default(),
+            runs: VecDeque::new(),
+            last: None,
+            last_start: LastStart::default(),
+            counters: TxCounters::default(),
+        }
     }
 
-    /// Sends what is left from the last time, then what `next` appends to the buffer, until it has no more.
-    pub(super) fn drain(
-        &mut self,
-        sockets: &[RoceSocket],
-        capture: Option<&Capture>,
-        mut next: impl FnMut(&mut Vec<u8>) -> Option<Egress>,
-    ) -> Progress {
-        loop {
-            while let Some(run) = self.runs.pop_front() {
-                let socket = run.to.socket;
-                if let Err(run) = self.send(&sockets[socket], run, capture) {
-                    self.runs.push_front(run);
-                    return Progress::Blocked(socket);
-                }
-            }
-            self.buffer.clear();
-            while self.buffer.len() < BATCH_BYTES {
-                let start = self.buffer.len();
-                let Some(egress) = next(&mut self.buffer) else { break };
-                match destination(&egress, sockets, self.port) {
-                    Some(to) => self.append(sockets, to, start),
-                    None => {
-                        self.buffer.truncate(start);
-                        self.counters.drop_no_source += 1;
-                    }
-                }
-            }
-            if self.runs.is_empty() {
-                return Progress::Done;
+    /// Takes all packets out of `outbox`. Those before them are sent.
+    pub(super) fn take(&mut self, outbox: &mut Packets) {
+        debug_assert!(self.runs.is_empty());
+        self.packets.swap(outbox);
+    }
+
+    /// Sends what it has.
+    pub(super) fn drain(&mut self, sockets: &[RoceSocket], capture: Option<&Capture>) -> Progress {
+        while let Some(run) = self.runs.pop_front().or_else(|| self.next_run(sockets)) {
+            let socket = run.to.socket;
+            if let Err(run) = self.send(&sockets[socket], run, capture) {
+                self.runs.push_front(run);
+                return Progress::Blocked(socket);
             }
         }
+        Progress::Done
     }
 
     /// Lets go of what is left. How many datagrams that were.
     pub(super) fn give_up(&mut self) -> usize {
-        self.runs.drain(..).map(|run| run.segments).sum()
+        let tried: usize = self.runs.drain(..).map(|run| run.segments).sum();
+        tried + std::mem::take(&mut self.packets).count()
     }
 
-    /// Makes the packet at the end of the buffer a datagram of the last run or of a new one.
-    fn append(&mut self, sockets: &[RoceSocket], to: Destination, start: usize) {
-        let len = self.buffer.len() - start + Icrc::LEN;
-        let socket = &sockets[to.socket];
-        let joins = self.runs.back().is_some_and(|run| {
-            run.to == to
-                && run.segments * run.segment == run.end - run.start
-                && len <= run.segment
-                && run.segments < socket.gso_segments()
-                && run.end - run.start + len <= RUN_BYTES
-        });
-        if !joins {
-            self.runs.push_back(Run { to, start, end: start, segment: len, segments: 0 });
+    /// Takes the packets that the next call sends, and gives them their ICRCs.
+    fn next_run(&mut self, sockets: &[RoceSocket]) -> Option<Run> {
+        let mut run: Option<Run> = None;
+        while let Some((net, at)) = self.packets.first() {
+            let to = match self.last {
+                Some((last, to)) if last == *net => to,
+                _ => {
+                    let to = destination(net, sockets, self.port);
+                    self.last = Some((*net, to));
+                    to
+                }
+            };
+            let Some(to) = to else {
+                self.packets.take_first();
+                self.counters.drop_no_source += 1;
+                continue;
+            };
+            let socket = &sockets[to.socket];
+            let run = match &mut run {
+                None => {
+                    run.insert(Run { to, start: at.start, end: at.start, segment: at.len(), segments: 0 })
+                }
+                Some(run) if run.takes(to, at.start, at.len(), socket.gso_segments()) => run,
+                Some(_) => break,
+            };
+            self.packets.take_first();
+            // The kernel numbers the datagrams of one call from 0.
+            let start = self.last_start.of(socket.local, to.addr, at.len() - Icrc::LEN);
+            let id = run.segments as u16;
+            if let Some((transport, icrc)) = self.packets.bytes_mut(at.clone()).split_last_chunk_mut() {
+                *icrc = start.icrc(id, transport).0;
+            }
+            run.segments += 1;
+            run.end = at.end;
         }
-        let Some(run) = self.runs.back_mut() else { return };
-        // The kernel numbers the datagrams of one call from 0.
-        let icrc = icrc(socket.local, to.addr, run.segments as u16, &self.buffer[start..]);
-        self.buffer.extend_from_slice(&icrc.0);
-        run.segments += 1;
-        run.end = self.buffer.len();
+        run
     }
 
     /// Sends a run. Gives it back if the socket would block.
@@ -139,8 +165,10 @@ impl Transmitter {
         for k in 0..run.segments {
             let start = run.start + k * run.segment;
             let end = run.end.min(start + run.segment);
-            let (transport, tail) = self.buffer[start..end].split_at_mut(end - start - Icrc::LEN);
-            tail.copy_from_slice(&icrc(socket.local, run.to.addr, 0, transport).0);
+            let without_id = self.last_start.of(socket.local, run.to.addr, end - start - Icrc::LEN);
+            if let Some((transport, icrc)) = self.packets.bytes_mut(start..end).split_last_chunk_mut() {
+                *icrc = without_id.icrc(0, transport).0;
+            }
             singles.push_back(Run { to: run.to, start, end, segment: end - start, segments: 1 });
         }
         while let Some(single) = singles.pop_front() {
@@ -171,7 +199,7 @@ impl Transmitter {
         segment_size: Option<usize>,
         capture: Option<&Capture>,
     ) -> io::Result<()> {
-        let datagrams = &self.buffer[run.start..run.end];
+        let datagrams = self.packets.bytes(run.start..run.end);
         let transmit = Transmit {
             destination: run.to.addr,
             ecn: EcnCodepoint::from_bits(run.to.ecn),
@@ -203,8 +231,8 @@ impl Transmitter {
 }
 
 /// Which socket a packet leaves by and where to. `None` if no bound address is its source.
-fn destination(egress: &Egress, sockets: &[RoceSocket], port: u16) -> Option<Destination> {
-    let route = egress.net.route?;
+fn destination(net: &NetHeader, sockets: &[RoceSocket], port: u16) -> Option<Destination> {
+    let route = net.route?;
     let source = route.sgid.to_ip();
     let socket = sockets.iter().position(|socket| socket.local.ip() == source)?;
     let addr = match (route.dgid.to_ip(), sockets[socket].local) {
@@ -216,26 +244,4 @@ fn destination(egress: &Egress, sockets: &[RoceSocket], port: u16) -> Option<Des
         _ => return None,
     };
     Some(Destination { socket, addr, ecn: route.traffic_class & 3 })
-}
-
-/// The ICRC of a packet from the BTH through the padding.
-fn icrc(src: SocketAddr, dst: SocketAddr, id: u16, transport: &[u8]) -> Icrc {
-    match (src, dst) {
-        (SocketAddr::V4(src), SocketAddr::V4(dst)) => {
-            Ipv4Pseudo { id, ..Ipv4Pseudo::new(src, dst) }.icrc(transport)
-        }
-        (src, dst) => {
-            let v6 = |ip| match ip {
-                IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-                IpAddr::V6(v6) => v6,
-            };
-            let pseudo = Ipv6Pseudo {
-                src: v6(src.ip()),
-                dst: v6(dst.ip()),
-                src_port: src.port(),
-                dst_port: dst.port(),
-            };
-            pseudo.icrc(transport)
-        }
-    }
 }

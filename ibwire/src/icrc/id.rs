@@ -5,7 +5,7 @@
 //! so one multiplication gives the header bytes that make the ICRC right. They are believed only if they differ
 //! in the Identification alone, or also in DF.
 
-use super::{Icrc, Ipv4Pseudo};
+use super::{Icrc, Ipv4Pseudo, Ipv4Start, POLYNOMIAL};
 use crate::packet::{Ipv4Header, UdpHeader};
 
 /// How an Identification was found, from the strongest check of the ICRC to the weakest.
@@ -40,8 +40,15 @@ impl Ipv4Pseudo {
     /// Identification of the sender's previous packet, if known. [`id`](Self::id) and
     /// [`dont_fragment`](Self::dont_fragment) are not looked at. `None`: the packet is damaged.
     pub fn find_id(&self, transport: &[u8], received: Icrc, last: Option<u16>) -> Option<FoundId> {
-        let assumed = Self { id: 0, dont_fragment: true, ..*self };
-        let difference = assumed.icrc(transport).value() ^ received.value();
+        let assumed = Self { dont_fragment: true, ..*self };
+        assumed.start(transport.len()).find_id(transport, received, last)
+    }
+}
+
+impl Ipv4Start {
+    /// The same as [`Ipv4Pseudo::find_id`]; this start was made for a packet of that length with DF.
+    pub fn find_id(self, transport: &[u8], received: Icrc, last: Option<u16>) -> Option<FoundId> {
+        let difference = self.with_id(0).icrc(transport).value() ^ received.value();
         if difference == 0 {
             return Some(FoundId { id: 0, class: IdClass::Zero });
         }
@@ -86,9 +93,6 @@ fn times(multiples: &Multiples, factor: u32) -> u32 {
     let part = |(k, multiples): (usize, &[u32; 16])| multiples[(factor >> (4 * k)) as usize % 16];
     multiples.iter().enumerate().map(part).fold(0, |sum, part| sum ^ part)
 }
-
-/// The CRC-32 polynomial with the coefficient of x^0 in bit 31, as all polynomials here.
-const POLYNOMIAL: u32 = 0xedb8_8320;
 
 /// x to the power of -8 * 2^k. 17 of them reach beyond the longest packet.
 static INVERSE_POWERS: [Multiples; 17] = {

@@ -15,11 +15,13 @@
 //! ```
 
 mod id;
+mod start;
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
 pub use id::{FoundId, IdClass};
+pub use start::{IcrcStart, Ipv4Start};
 
 use crate::DecodeError;
 use crate::packet::{Bth, Grh, Ipv4Header, Lrh, NextHeader, UdpHeader};
@@ -83,16 +85,17 @@ impl Ipv4Pseudo {
     }
 
     /// The ICRC of the packet with these headers and with `transport`: BTH through padding, at most 65,503 bytes.
-    #[inline]
     pub fn icrc(&self, transport: &[u8]) -> Icrc {
-        let mut hasher = self.hasher(transport.len());
-        hasher.update(transport);
-        hasher.finalize()
+        self.start_with_id(transport.len()).icrc(transport)
     }
 
-    /// Starts the ICRC of a packet whose BTH through padding will be `transport_len` bytes, at most 65,503.
-    #[inline]
-    pub fn hasher(&self, transport_len: usize) -> IcrcHasher {
+    /// What all packets have in common that have these headers, but for the Identification, and whose BTH through padding
+    /// is `transport_len` bytes, at most 65,503.
+    pub fn start(&self, transport_len: usize) -> Ipv4Start {
+        Ipv4Start::new(Self { id: 0, ..*self }.start_with_id(transport_len))
+    }
+
+    fn start_with_id(&self, transport_len: usize) -> IcrcStart {
         let udp_len = UdpHeader::LEN + transport_len + Icrc::LEN;
         let mut headers = [0xff; IPV4_UDP_LEN];
         headers[0] = Ipv4Header::VERSION_IHL;
@@ -103,7 +106,7 @@ impl Ipv4Pseudo {
         headers[12..16].copy_from_slice(&self.src.octets());
         headers[16..20].copy_from_slice(&self.dst.octets());
         headers[20..26].copy_from_slice(&ports_and_len(self.src_port, self.dst_port, udp_len));
-        IcrcHasher::behind_pseudo_lrh(&headers)
+        IcrcStart::behind_pseudo_lrh(&headers)
     }
 }
 
@@ -122,16 +125,13 @@ pub struct Ipv6Pseudo {
 
 impl Ipv6Pseudo {
     /// The ICRC of the packet with these headers and with `transport`: BTH through padding, at most 65,523 bytes.
-    #[inline]
     pub fn icrc(&self, transport: &[u8]) -> Icrc {
-        let mut hasher = self.hasher(transport.len());
-        hasher.update(transport);
-        hasher.finalize()
+        self.start(transport.len()).icrc(transport)
     }
 
-    /// Starts the ICRC of a packet whose BTH through padding will be `transport_len` bytes, at most 65,523.
-    #[inline]
-    pub fn hasher(&self, transport_len: usize) -> IcrcHasher {
+    /// What all packets have in common that have these headers and whose BTH through padding is `transport_len` bytes, at
+    /// most 65,523.
+    pub fn start(&self, transport_len: usize) -> IcrcStart {
         let udp_len = UdpHeader::LEN + transport_len + Icrc::LEN;
         let mut headers = [0xff; IPV6_UDP_LEN];
         headers[0] = 0x6f;
@@ -140,7 +140,7 @@ impl Ipv6Pseudo {
         headers[8..24].copy_from_slice(&self.src.octets());
         headers[24..40].copy_from_slice(&self.dst.octets());
         headers[40..46].copy_from_slice(&ports_and_len(self.src_port, self.dst_port, udp_len));
-        IcrcHasher::behind_pseudo_lrh(&headers)
+        IcrcStart::behind_pseudo_lrh(&headers)
     }
 }
 
@@ -156,72 +156,8 @@ const IPV6_UDP_LEN: usize = Grh::LEN + UdpHeader::LEN;
 /// Where the BTH has its one byte that the ICRC does not cover.
 const MASKED_BTH_BYTE: usize = 4;
 
-/// An ICRC in the making: fed with the packet from the BTH to the padding, in pieces of any size.
-#[derive(Debug, Clone)]
-pub struct IcrcHasher {
-    crc: crc32fast::Hasher,
-    /// How many bytes stand before the masked byte of the BTH; `None` behind it.
-    before_mask: Option<usize>,
-}
-
-impl IcrcHasher {
-    /// CRC-32 of the eight bytes 0xff that stand for the LRH where there is none, or where all of it may change.
-    const PSEUDO_LRH: u32 = 0x2144_df1c;
-
-    /// Starts the ICRC of an InfiniBand packet without a GRH.
-    pub fn local(lrh: &Lrh) -> Self {
-        Self::behind_lrh(&lrh.to_bytes())
-    }
-
-    /// Starts the ICRC of an InfiniBand packet with this GRH. It does not depend on the LRH.
-    pub fn global(grh: &Grh) -> Self {
-        Self::behind_grh(&grh.to_bytes())
-    }
-
-    fn behind_lrh(lrh: &[u8; Lrh::LEN]) -> Self {
-        let mut lrh = *lrh;
-        lrh[0] |= 0xf0;
-        let mut crc = crc32fast::Hasher::new();
-        crc.update(&lrh);
-        Self { crc, before_mask: Some(MASKED_BTH_BYTE) }
-    }
-
-    fn behind_grh(grh: &[u8; Grh::LEN]) -> Self {
-        let mut grh = *grh;
-        mask_class_flow_hops(&mut grh);
-        Self::behind_pseudo_lrh(&grh)
-    }
-
-    fn behind_pseudo_lrh(masked_headers: &[u8]) -> Self {
-        let mut crc = crc32fast::Hasher::new_with_initial(Self::PSEUDO_LRH);
-        crc.update(masked_headers);
-        Self { crc, before_mask: Some(MASKED_BTH_BYTE) }
-    }
-
-    /// Adds the next bytes of the packet.
-    #[inline]
-    pub fn update(&mut self, bytes: &[u8]) {
-        let Some(before) = self.before_mask else { return self.crc.update(bytes) };
-        match bytes.split_at_checked(before) {
-            Some((head, [_, tail @ ..])) => {
-                self.crc.update(head);
-                self.crc.update(&[0xff]);
-                self.crc.update(tail);
-                self.before_mask = None;
-            }
-            _ => {
-                self.crc.update(bytes);
-                self.before_mask = Some(before - bytes.len());
-            }
-        }
-    }
-
-    /// The ICRC of the bytes so far.
-    #[inline]
-    pub fn finalize(self) -> Icrc {
-        Icrc(self.crc.finalize().to_le_bytes())
-    }
-}
+/// The CRC-32 polynomial with the coefficient of x^0 in bit 31, as all polynomials here.
+const POLYNOMIAL: u32 = 0xedb8_8320;
 
 /// Traffic class, flow label and hop limit of a GRH or IPv6 header.
 fn mask_class_flow_hops(header: &mut [u8]) {
@@ -230,18 +166,12 @@ fn mask_class_flow_hops(header: &mut [u8]) {
     header[7] = 0xff;
 }
 
-fn of_frame(
-    mut hasher: IcrcHasher,
-    what: &'static str,
-    frame: &[u8],
-    bth_at: usize,
-) -> Result<Icrc, DecodeError> {
+fn of_frame(start: IcrcStart, what: &'static str, frame: &[u8], bth_at: usize) -> Result<Icrc, DecodeError> {
     let need = bth_at + Bth::LEN;
     if frame.len() < need {
         return Err(DecodeError::Truncated { what, need, have: frame.len() });
     }
-    hasher.update(&frame[bth_at..]);
-    Ok(hasher.finalize())
+    Ok(start.icrc(&frame[bth_at..]))
 }
 
 /// The headers at the start of a frame, to be masked.
@@ -263,7 +193,7 @@ pub fn of_ipv4_frame(frame: &[u8]) -> Result<Icrc, DecodeError> {
     headers[8] = 0xff;
     headers[10..12].fill(0xff);
     headers[26..28].fill(0xff);
-    of_frame(IcrcHasher::behind_pseudo_lrh(&headers), WHAT, frame, IPV4_UDP_LEN)
+    of_frame(IcrcStart::behind_pseudo_lrh(&headers), WHAT, frame, IPV4_UDP_LEN)
 }
 
 /// The ICRC of a RoCEv2 packet over IPv6: `frame` is all from the IP header to the byte before the ICRC.
@@ -276,7 +206,7 @@ pub fn of_ipv6_frame(frame: &[u8]) -> Result<Icrc, DecodeError> {
     Grh::parse(&headers)?;
     mask_class_flow_hops(&mut headers);
     headers[46..48].fill(0xff);
-    of_frame(IcrcHasher::behind_pseudo_lrh(&headers), WHAT, frame, IPV6_UDP_LEN)
+    of_frame(IcrcStart::behind_pseudo_lrh(&headers), WHAT, frame, IPV6_UDP_LEN)
 }
 
 /// The ICRC of an InfiniBand packet, with or without a GRH: `frame` is all from the LRH to the byte before the ICRC.
@@ -288,11 +218,11 @@ pub fn of_ib_frame(frame: &[u8]) -> Result<Icrc, DecodeError> {
     const WHAT: &str = "InfiniBand packet";
     let lrh_bytes = headers::<{ Lrh::LEN }>(WHAT, frame)?;
     match Lrh::parse(&lrh_bytes)?.next {
-        NextHeader::Bth => of_frame(IcrcHasher::behind_lrh(&lrh_bytes), WHAT, frame, Lrh::LEN),
+        NextHeader::Bth => of_frame(IcrcStart::behind_lrh(&lrh_bytes), WHAT, frame, Lrh::LEN),
         NextHeader::Grh => {
             let grh_bytes = headers::<{ Grh::LEN }>(WHAT, &frame[Lrh::LEN..])?;
             Grh::parse(&grh_bytes)?;
-            of_frame(IcrcHasher::behind_grh(&grh_bytes), WHAT, frame, Lrh::LEN + Grh::LEN)
+            of_frame(IcrcStart::behind_grh(&grh_bytes), WHAT, frame, Lrh::LEN + Grh::LEN)
         }
         raw @ (NextHeader::RawEtherType | NextHeader::RawIpv6) => {
             Err(DecodeError::Invalid { what: "LRH next header", offset: 1, value: raw as u32 })

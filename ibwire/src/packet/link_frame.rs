@@ -1,7 +1,7 @@
 //! A packet as it goes over an InfiniBand link.
 
 use super::{Grh, Lrh, NextHeader};
-use crate::icrc::{Icrc, IcrcHasher};
+use crate::icrc::{Icrc, IcrcStart};
 use crate::vcrc::{self, Vcrc};
 
 /// The packet around `transport`, which is BTH through padding: LRH, GRH if there is one, `transport`, ICRC, VCRC.
@@ -13,18 +13,17 @@ pub fn link_frame(lrh: Lrh, grh: Option<Grh>, transport: &[u8]) -> Vec<u8> {
     let lrh = Lrh { next, words: (covered / 4) as u16, ..lrh };
     let mut frame = Vec::with_capacity(covered + Vcrc::LEN);
     frame.extend_from_slice(&lrh.to_bytes());
-    let mut icrc = match grh {
+    let start = match grh {
         Some(grh) => {
             let payload_len = (transport.len() + Icrc::LEN) as u16;
             let grh = Grh { payload_len, next_header: Grh::NEXT_BTH, ..grh };
             frame.extend_from_slice(&grh.to_bytes());
-            IcrcHasher::global(&grh)
+            IcrcStart::global(&grh)
         }
-        None => IcrcHasher::local(&lrh),
+        None => IcrcStart::local(&lrh),
     };
-    icrc.update(transport);
     frame.extend_from_slice(transport);
-    frame.extend_from_slice(&icrc.finalize().0);
+    frame.extend_from_slice(&start.icrc(transport).0);
     let vcrc = vcrc::of(&frame);
     frame.extend_from_slice(&vcrc.0);
     frame

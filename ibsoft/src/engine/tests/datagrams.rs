@@ -48,7 +48,7 @@ impl Dut {
         assert_eq!(self.transmit(), None, "datagrams are not answered");
     }
 
-    fn transmit(&mut self) -> Option<(Egress, Vec<u8>)> {
+    fn transmit(&mut self) -> Option<(Egress<'_>, Vec<u8>)> {
         let mut out = Vec::new();
         self.engine.poll_transmit(self.now, &mut out).map(|egress| (egress, out))
     }
@@ -190,14 +190,15 @@ fn hca_t58_a_privileged_qkey_stands_for_the_qps_own() {
     for (qkey, sent, psn) in [(0x8000_0000, 0x1234, 0xff_ffff), (0x777, 0x777, 0)] {
         dut.post_send(5, roce_av("10.77.0.1"), qkey, None).unwrap();
         assert!(dut.completion().is_none(), "it has not left");
+        let qpn = dut.qpn;
         let (egress, bytes) = dut.transmit().unwrap();
         let packet = TransportPacket::parse(&bytes).unwrap();
-        assert_eq!(packet.deth(), Some(Deth::new(QKey(sent), dut.qpn)));
+        assert_eq!(packet.deth(), Some(Deth::new(QKey(sent), qpn)));
         let bth = packet.bth();
         assert_eq!((bth.dest_qp.get(), bth.psn.get(), bth.mig_req, bth.ack_req), (0x33, psn, true, false));
         assert_eq!((packet.payload().len(), bth.pad, egress.len), (5, 3, 28));
         assert!(bth.solicited);
-        assert_eq!((egress.port, egress.qpn), (1, dut.qpn));
+        assert_eq!((egress.port, egress.qpn), (1, qpn));
         let route = egress.net.route.unwrap();
         assert_eq!((route.sgid, route.dgid), (gid("10.77.0.2"), gid("10.77.0.1")));
         assert_eq!((route.hop_limit, route.flow_label.get()), (64, 5));

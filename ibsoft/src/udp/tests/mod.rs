@@ -1,6 +1,6 @@
 mod shell;
 
-use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -8,11 +8,12 @@ use ibwire::icrc::{Icrc, Ipv4Pseudo};
 use ibwire::packet::{Bth, Opcode, TransportPacket};
 use ibwire::{Gid, Psn, Qpn, ServiceLevel};
 
+use super::outbox::Packets;
 use super::receive::Receiver;
 use super::socket::RoceSocket;
 use super::transmit::{Progress, Transmitter};
 use super::*;
-use crate::engine::{Egress, NetHeader, NetRoute};
+use crate::engine::{NetHeader, NetRoute};
 
 /// An address that no other test uses: tests run at the same time, in several processes.
 fn address(test: u8, host: u8) -> Ipv4Addr {
@@ -44,6 +45,30 @@ fn packet(psn: u32, len: usize) -> Vec<u8> {
     bytes
 }
 
+/// Packets to this place, as the engine makes them.
+fn packets(packets: impl IntoIterator<Item = (NetHeader, Vec<u8>)>) -> Packets {
+    let mut outbox = Packets::default();
+    for (net, bytes) in packets {
+        outbox.next().extend_from_slice(&bytes);
+        outbox.push(&net);
+    }
+    outbox
+}
+
+/// A transmitter that has them.
+fn transmitter(packets: &mut Packets) -> Transmitter {
+    let mut transmitter = Transmitter::new(UdpHeader::ROCE_PORT);
+    transmitter.take(packets);
+    transmitter
+}
+
+/// Receives a batch when there is one.
+async fn receive(receiver: &mut Receiver, to: &RoceSocket) {
+    while to.socket.try_recv(|| receiver.recv(to, None)).is_err() {
+        poll_fn(|cx| to.socket.poll_recv_ready(cx)).await.unwrap();
+    }
+}
+
 /// Sends packets of these payload lengths and returns what arrives, with the counters of both sides.
 async fn send(
     from: &RoceSocket,
@@ -51,27 +76,15 @@ async fn send(
     lengths: &[usize],
 ) -> (Vec<Vec<u8>>, Transmitter, Receiver) {
     let net = net(from, to);
-    let mut packets: VecDeque<_> = lengths.iter().zip(0..).map(|(len, psn)| packet(psn, *len)).collect();
-    let mut transmitter = Transmitter::new(UdpHeader::ROCE_PORT);
-    let sockets = std::slice::from_ref(from);
-    loop {
-        let progress = transmitter.drain(sockets, None, |out| {
-            let packet = packets.pop_front()?;
-            out.extend_from_slice(&packet);
-            Some(Egress { port: 1, net, qpn: Qpn::truncate(7), len: packet.len() })
-        });
-        match progress {
-            Progress::Done => break,
-            Progress::Blocked(_) => from.socket.writable().await.unwrap(),
-        }
+    let mut outbox = packets(lengths.iter().zip(0..).map(|(len, psn)| (net, packet(psn, *len))));
+    let mut transmitter = transmitter(&mut outbox);
+    while let Progress::Blocked(_) = transmitter.drain(std::slice::from_ref(from), None) {
+        poll_fn(|cx| from.poll_room(cx)).await.unwrap();
     }
     let (mut receiver, mut arrived) = (Receiver::new(), Vec::new());
     while arrived.len() < lengths.len() {
-        to.socket.readable().await.unwrap();
-        let read = || receiver.recv(to, None);
-        if to.socket.try_io(tokio::io::Interest::READABLE, read).is_ok() {
-            arrived.extend(receiver.batch().map(|(_, transport)| transport.to_vec()));
-        }
+        receive(&mut receiver, to).await;
+        arrived.extend(receiver.batch().map(|(_, transport)| transport.to_vec()));
     }
     (arrived, transmitter, receiver)
 }
@@ -99,14 +112,9 @@ async fn runs_end_where_one_call_has_to() {
     let (from, a, b) = (socket(8, 1), socket(8, 2), socket(8, 3));
     let segmentation = from.gso_segments() > 1;
     let (to_a, to_b) = (net(&from, &a), net(&from, &b));
-    let mut queue: VecDeque<_> = [to_a, to_b, to_b, to_a].into_iter().chain([to_a; 20]).zip(0..).collect();
-    let mut transmitter = Transmitter::new(UdpHeader::ROCE_PORT);
-    let progress = transmitter.drain(std::slice::from_ref(&from), None, |out| {
-        let (net, psn) = queue.pop_front()?;
-        out.extend_from_slice(&packet(psn, 4096));
-        Some(Egress { port: 1, net, qpn: Qpn::truncate(7), len: Bth::LEN + 4096 })
-    });
-    assert_eq!(progress, Progress::Done);
+    let nets = [to_a, to_b, to_b, to_a].into_iter().chain([to_a; 20]);
+    let mut transmitter = transmitter(&mut packets(nets.zip(0..).map(|(net, psn)| (net, packet(psn, 4096)))));
+    assert_eq!(transmitter.drain(std::slice::from_ref(&from), None), Progress::Done);
     if segmentation {
         // 15 of 4112 bytes are one call.
         assert_eq!((transmitter.counters.gso_fallbacks, transmitter.counters.batches), (0, 4));
@@ -115,11 +123,8 @@ async fn runs_end_where_one_call_has_to() {
         let mut receiver = Receiver::new();
         let mut arrived = 0;
         while arrived < count {
-            socket.socket.readable().await.unwrap();
-            let read = || receiver.recv(&socket, None);
-            if socket.socket.try_io(tokio::io::Interest::READABLE, read).is_ok() {
-                arrived += receiver.batch().count();
-            }
+            receive(&mut receiver, &socket).await;
+            arrived += receiver.batch().count();
         }
         assert_eq!((arrived, receiver.counters.drop_icrc), (count, 0));
     }
@@ -134,15 +139,8 @@ async fn hca_t03_segments_of_one_call_have_the_icrc_of_their_number() {
     let plain = std::net::UdpSocket::bind(to).unwrap();
     plain.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
     let route = NetRoute { dgid: Gid::from(*to.ip()), ..net(&from, &from).route.unwrap() };
-    let mut left = 4;
-    let mut transmitter = Transmitter::new(UdpHeader::ROCE_PORT);
-    from.socket.writable().await.unwrap();
-    let progress = transmitter.drain(std::slice::from_ref(&from), None, |out| {
-        left = u32::checked_sub(left, 1)?;
-        out.extend_from_slice(&packet(left, 256));
-        Some(Egress { port: 1, net: NetHeader::roce(route), qpn: Qpn::GSI, len: 268 })
-    });
-    assert_eq!(progress, Progress::Done);
+    let mut transmitter = transmitter(&mut packets((0..4).map(|n| (NetHeader::roce(route), packet(n, 256)))));
+    assert_eq!(transmitter.drain(std::slice::from_ref(&from), None), Progress::Done);
     let std::net::SocketAddr::V4(src) = from.local else { panic!("an IPv4 socket") };
     for k in 0..4 {
         let mut buf = [0; 2048];
@@ -177,14 +175,8 @@ async fn datagrams_that_are_too_long_do_not_end_segmentation() {
     *from.refuse.lock().unwrap() =
         Some(|transmit| (transmit.contents.len() > 500).then(|| io::Error::from_raw_os_error(22)));
     let net = net(&from, &to);
-    let mut lengths = VecDeque::from([1024, 1024, 4]);
-    let mut transmitter = Transmitter::new(UdpHeader::ROCE_PORT);
-    let progress = transmitter.drain(std::slice::from_ref(&from), None, |out| {
-        let len = lengths.pop_front()?;
-        out.extend_from_slice(&packet(1, len));
-        Some(Egress { port: 1, net, qpn: Qpn::truncate(7), len: Bth::LEN + len })
-    });
-    assert_eq!(progress, Progress::Done);
+    let mut transmitter = transmitter(&mut packets([1024, 1024, 4].map(|len| (net, packet(1, len)))));
+    assert_eq!(transmitter.drain(std::slice::from_ref(&from), None), Progress::Done);
     assert_eq!((transmitter.counters.drop_refused, transmitter.counters.datagrams), (2, 1));
     assert!(from.gso_segments() > 1);
 }
@@ -192,19 +184,13 @@ async fn datagrams_that_are_too_long_do_not_end_segmentation() {
 #[tokio::test]
 async fn what_cannot_be_sent_is_counted() {
     let (from, to) = (socket(4, 1), socket(4, 2));
-    let mut transmitter = Transmitter::new(UdpHeader::ROCE_PORT);
-    from.socket.writable().await.unwrap();
     let foreign = net(&to, &from);
     let other_family =
         NetHeader::roce(NetRoute { dgid: "fd00::1".parse().unwrap(), ..net(&from, &to).route.unwrap() });
     let too_long = net(&from, &to);
-    let mut queue = VecDeque::from([(foreign, 4), (other_family, 4), (too_long, 65_504)]);
-    let progress = transmitter.drain(std::slice::from_ref(&from), None, |out| {
-        let (net, len) = queue.pop_front()?;
-        out.extend_from_slice(&packet(0, len));
-        Some(Egress { port: 1, net, qpn: Qpn::GSI, len })
-    });
-    assert_eq!(progress, Progress::Done);
+    let queue = [(foreign, 4), (other_family, 4), (too_long, 65_504)];
+    let mut transmitter = transmitter(&mut packets(queue.map(|(net, len)| (net, packet(0, len)))));
+    assert_eq!(transmitter.drain(std::slice::from_ref(&from), None), Progress::Done);
     let counters = transmitter.counters;
     assert_eq!((counters.drop_no_source, counters.drop_too_long, counters.datagrams), (2, 1, 0));
 }
@@ -214,20 +200,16 @@ async fn what_cannot_be_sent_is_counted() {
 async fn ecn_bits_pass() {
     let (from, to) = (socket(9, 1), socket(9, 2));
     let classes = [0x2a, 0x03, 0x03, 0x01, 0x00];
-    let mut queue = VecDeque::from(classes);
-    let mut transmitter = Transmitter::new(UdpHeader::ROCE_PORT);
-    transmitter.drain(std::slice::from_ref(&from), None, |out| {
-        let route = NetRoute { traffic_class: queue.pop_front()?, ..net(&from, &to).route.unwrap() };
-        out.extend_from_slice(&packet(1, 8));
-        Some(Egress { port: 1, net: NetHeader::roce(route), qpn: Qpn::truncate(7), len: Bth::LEN + 8 })
-    });
+    let of_class = |traffic_class| {
+        let route = NetRoute { traffic_class, ..net(&from, &to).route.unwrap() };
+        (NetHeader::roce(route), packet(1, 8))
+    };
+    let mut transmitter = transmitter(&mut packets(classes.map(of_class)));
+    assert_eq!(transmitter.drain(std::slice::from_ref(&from), None), Progress::Done);
     let (mut receiver, mut arrived) = (Receiver::new(), Vec::new());
     while arrived.len() < classes.len() {
-        to.socket.readable().await.unwrap();
-        let read = || receiver.recv(&to, None);
-        if to.socket.try_io(tokio::io::Interest::READABLE, read).is_ok() {
-            arrived.extend(receiver.batch().map(|(net, _)| net.route.unwrap().traffic_class));
-        }
+        receive(&mut receiver, &to).await;
+        arrived.extend(receiver.batch().map(|(net, _)| net.route.unwrap().traffic_class));
     }
     assert_eq!(arrived, classes.map(|class| class & 3));
 }
@@ -251,14 +233,8 @@ async fn damaged_datagrams_are_dropped_each_for_its_cause() {
     let sent = [datagram(0, true), datagram(7, true), datagram(8, true), datagram(9, false), damaged, short];
     let mut arrived = 0;
     for bytes in sent {
-        peer.socket.send_to(&bytes, here.local).await.unwrap();
-        loop {
-            here.socket.readable().await.unwrap();
-            let read = || receiver.recv(&here, None);
-            if here.socket.try_io(tokio::io::Interest::READABLE, read).is_ok() {
-                break;
-            }
-        }
+        socket2::SockRef::from(&peer.socket).send_to(&bytes, &here.local.into()).unwrap();
+        receive(&mut receiver, &here).await;
         for (net, transport) in receiver.batch() {
             arrived += 1;
             let route = net.route.unwrap();

@@ -1,0 +1,95 @@
+//! Descriptors that the runtime watches for one thing only. The sockets of tokio itself are always watched for both: what
+//! arrives, and room for what is sent.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// A descriptor that is watched for one thing.
+#[derive(Debug)]
+pub struct Watch {
+    fd: AsyncFd<Arc<OwnedFd>>,
+    interest: Interest,
+}
+
+impl Watch {
+    /// Watches for what can be read, in the runtime of the caller.
+    ///
+    /// # Errors
+    /// The system's, for example for a descriptor that is watched already.
+    ///
+    /// # Panics
+    /// Outside of a runtime, or in one with I/O disabled.
+    pub fn readable(fd: Arc<OwnedFd>) -> io::Result<Self> {
+        Self::new(fd, Interest::READABLE)
+    }
+
+    /// Watches for room, in the runtime of the caller.
+    ///
+    /// # Errors
+    /// The system's, for example for a descriptor that is watched already.
+    ///
+    /// # Panics
+    /// Outside of a runtime, or in one with I/O disabled.
+    pub fn writable(fd: Arc<OwnedFd>) -> io::Result<Self> {
+        Self::new(fd, Interest::WRITABLE)
+    }
+
+    fn new(fd: Arc<OwnedFd>, interest: Interest) -> io::Result<Self> {
+        // SAFETY: an `OwnedFd` is open as long as it lives and never names another descriptor. It lives as long as the
+        // `AsyncFd`, which nobody but this type reaches, and this type never replaces it.
+        let fd = unsafe { AsyncFd::register_with_interest(fd, interest) }?;
+        Ok(Self { fd, interest })
+    }
+
+    /// Waits until the descriptor is ready. Of the tasks that wait, the last is woken.
+    pub fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.interest {
+            Interest::WRITABLE => self.fd.poll_write_ready(cx).map_ok(drop),
+            _ => self.fd.poll_read_ready(cx).map_ok(drop),
+        }
+    }
+
+    /// Does what the descriptor is watched for, if it is ready. After `WouldBlock` it is ready when there is something
+    /// new.
+    ///
+    /// # Errors
+    /// Those of `call`, and `WouldBlock` if it is not ready.
+    pub fn try_io<R>(&self, call: impl FnOnce(BorrowedFd<'_>) -> io::Result<R>) -> io::Result<R> {
+        self.fd.try_io(self.interest, |fd| call(fd.as_fd()))
+    }
+}
+
+impl AsFd for Watch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.get_ref().as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::net::UdpSocket;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn each_watch_is_for_one_thing() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let (own, twin) = (socket.local_addr().unwrap(), socket.try_clone().unwrap());
+        let reads = Watch::readable(Arc::new(socket.into())).unwrap();
+        let writes = Watch::writable(Arc::new(twin.try_clone().unwrap().into())).unwrap();
+        poll_fn(|cx| writes.poll_ready(cx)).await.unwrap();
+        let mut buf = [0; 4];
+        assert_eq!(reads.try_io(|_| twin.recv(&mut buf)).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert!(poll_fn(|cx| Poll::Ready(reads.poll_ready(cx))).await.is_pending());
+        assert_eq!(writes.try_io(|_| twin.send_to(b"one", own)).unwrap(), 3);
+        poll_fn(|cx| reads.poll_ready(cx)).await.unwrap();
+        assert_eq!(reads.try_io(|_| twin.recv(&mut buf)).unwrap(), 3);
+    }
+}
