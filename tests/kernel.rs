@@ -144,7 +144,14 @@ fn without_ib_cm() -> Vec<Case> {
         test("rxe0", "device_says_what_it_is", "device::"),
         test("rxe0", "device_sends_mads", "mads::"),
         test("rxe0", "device_moves_messages", "connections::"),
+        test("rxe0", "device_exposes_memory", "memory::"),
+        test("rxe0", "device_shares_receives", "shared_receives::"),
+        test("rxe0", "device_sends_datagrams", "datagrams::"),
+        test("rxe0", "device_has_unreliable_connections", "unreliable::"),
         test("rxe0", "device_leaves_nothing", "drops::"),
+        test("rxe0", "device_names_what_is_wrong", "bad_states::a"),
+        Case::new("verbs_device_without_rights", "unprivileged.sh", &[]),
+        Case::new("verbs_device_under_valgrind", "valgrind.sh", &[]).limit(300),
         test("verbs", "cm_connection_from_the_soft_hca_to_rxe0_v4", "soft_hca_connects_to_rxe0_v4"),
         test("verbs", "cm_connection_from_the_soft_hca_to_rxe0_v6", "soft_hca_connects_to_rxe0_v6"),
         test("verbs", "cm_connection_from_rxe0_to_the_soft_hca_v4", "rxe0_connects_to_soft_hca_v4"),
@@ -157,6 +164,9 @@ fn without_ib_cm() -> Vec<Case> {
         own_qp("rdma_sys_connects_v6", "fd77::1", "fd77::2", "rdma_sys"),
         own_qp("soft_hca_connects_v4", "10.77.0.1", "10.77.0.2", "soft"),
         own_qp("soft_hca_connects_v6", "fd77::1", "fd77::2", "soft"),
+        // Last: they take rxe0 or a module away and bring it back.
+        test("rxe0", "device_that_is_removed", "removal::"),
+        Case::new("verbs_device_without_umad", "no_umad.sh", &[]),
     ]
 }
 

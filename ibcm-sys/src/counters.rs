@@ -27,13 +27,17 @@ counters! {
     mads_repeated,
     /// MADs that arrived.
     mads_received,
+    /// Requests that nobody answered within the kernel's time.
+    mads_unanswered,
     /// What umad delivered and is no MAD of 256 bytes.
     mads_malformed,
     /// Completions of work whose queue pair was reset or destroyed before.
     completions_late,
     /// Completion queues that could not be polled or armed.
     cq_failures,
-    /// Asynchronous events that the contract has no word for, unknown ones included.
+    /// Completion and shared receive queues that the device gave up.
+    queue_failures,
+    /// Asynchronous events of unknown numbers.
     events_ignored,
     /// Objects that libibverbs could not destroy; they and what they may access are leaked.
     destroy_failures,

@@ -9,9 +9,15 @@ mod counters;
 #[cfg(feature = "verbs")]
 mod device;
 #[cfg(feature = "verbs")]
+mod error;
+#[cfg(feature = "verbs")]
+mod events;
+#[cfg(feature = "verbs")]
 mod fd;
 #[cfg(feature = "verbs")]
 pub mod ibv;
+#[cfg(feature = "verbs")]
+mod pool;
 #[cfg(unix)]
 pub mod socket;
 #[cfg(feature = "verbs")]
@@ -21,6 +27,8 @@ mod watch;
 
 #[cfg(feature = "verbs")]
 pub use device::LinuxDevice;
+#[cfg(feature = "verbs")]
+pub use error::LinuxError;
 #[cfg(feature = "verbs")]
 pub use rdma_sys;
 #[cfg(all(unix, feature = "watch"))]

@@ -12,6 +12,14 @@ pub enum DeviceEvent {
     PortDown(u8),
     /// The port's GID table changed.
     GidChange(u8),
+    /// The port's LID changed.
+    LidChange(u8),
+    /// The port's P_Key table changed.
+    PkeyChange(u8),
+    /// The port has another master subnet manager, or that is elsewhere.
+    SmChange(u8),
+    /// The subnet manager asks to register with the SA again: groups, services, event subscriptions.
+    ClientReregister(u8),
     /// The first packet arrived on a QP in RTR: the peer considers the connection established. Once a QP.
     CommEstablished(Qpn),
     /// The QP went to the error state by itself.

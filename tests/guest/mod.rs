@@ -199,12 +199,14 @@ pub fn missing() -> Vec<&'static str> {
         "gcc",
         "ip",
         "modprobe",
+        "prlimit",
         "qemu-system-x86_64",
         "rdma",
         "rping",
         "setpriv",
         "tc",
         "ucmatose",
+        "valgrind",
     ];
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = || std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);

@@ -110,6 +110,7 @@ const GUEST: &[&str] = &[
     "qemu-system-x86",
     "rdma-core",
     "rdmacm-utils",
+    "valgrind",
     "xz-utils",
 ];
 

@@ -5,8 +5,9 @@
 //!
 //! ```
 //! # use ibcm_sys::{ibv::attr, rdma_sys};
+//! # use ibdev::qp::QpType;
 //! # fn step(qp: *mut rdma_sys::ibv_qp, rts: &ibdev::qp::Rts) -> Result<(), ibdev::DeviceError> {
-//! let (mut attr, mask) = attr::rts(rts)?;
+//! let (mut attr, mask) = attr::rts(QpType::Rc, rts)?;
 //! // SAFETY: `qp` is a queue pair that nothing destroys meanwhile.
 //! let result = unsafe { rdma_sys::ibv_modify_qp(qp, &mut attr, mask.0 as i32) };
 //! # let _ = result; Ok(()) }
@@ -19,7 +20,7 @@ use ibdev::qp::{AlternatePath, Init, QpType, Rtr, Rts, Transition};
 use ibdev::{Access, AddressVector, DeviceError};
 use rdma_sys::{
     ibv_access_flags, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_mig_state, ibv_qp_attr,
-    ibv_qp_attr_mask as Mask, ibv_qp_state,
+    ibv_qp_attr_mask as Mask, ibv_qp_state, ibv_qp_type,
 };
 
 use super::zeroed;
@@ -36,13 +37,38 @@ const _: () = assert!(size_of::<ibv_qp_attr>() == 144);
 pub fn transition(kind: QpType, transition: &Transition) -> Result<(ibv_qp_attr, Mask), DeviceError> {
     match (kind, transition) {
         (_, Transition::Init(init)) => self::init(kind, init),
-        (QpType::Rc, Transition::Rtr(rtr)) => self::rtr(rtr),
-        (QpType::Rc, Transition::Rts(rts)) => self::rts(rts),
         (QpType::Rc, Transition::LoadPath(path)) => load_path(path),
         (QpType::Rc, Transition::Migrate) => Ok(migrate()),
+        (QpType::Rc | QpType::Uc, Transition::Rtr(rtr)) => self::rtr(kind, rtr),
+        (QpType::Rc | QpType::Uc, Transition::Rts(rts)) => self::rts(kind, rts),
+        (QpType::Ud, Transition::DatagramRtr) => Ok(to(ibv_qp_state::IBV_QPS_RTR)),
+        (QpType::Ud, Transition::DatagramRts { sq_psn }) => {
+            let (mut attr, mask) = to(ibv_qp_state::IBV_QPS_RTS);
+            attr.sq_psn = sq_psn.get();
+            Ok((attr, mask | Mask::IBV_QP_SQ_PSN))
+        }
+        (_, Transition::SqDrain) => {
+            let (mut attr, mask) = to(ibv_qp_state::IBV_QPS_SQD);
+            attr.en_sqd_async_notify = 1;
+            Ok((attr, mask | Mask::IBV_QP_EN_SQD_ASYNC_NOTIFY))
+        }
+        (_, Transition::SqResume) => Ok(to(ibv_qp_state::IBV_QPS_RTS)),
         (_, Transition::Error) => Ok(to(ibv_qp_state::IBV_QPS_ERR)),
         (_, Transition::Reset) => Ok(to(ibv_qp_state::IBV_QPS_RESET)),
-        _ => Err(DeviceError::Unsupported { what: "this state change on this transport" }),
+        _ => Err(NOT_CONNECTED),
+    }
+}
+
+/// The transport.
+///
+/// # Errors
+/// [`DeviceError::Unsupported`] for one that this crate does not know.
+pub fn qp_type(kind: QpType) -> Result<ibv_qp_type::Type, DeviceError> {
+    match kind {
+        QpType::Rc => Ok(ibv_qp_type::IBV_QPT_RC),
+        QpType::Uc => Ok(ibv_qp_type::IBV_QPT_UC),
+        QpType::Ud => Ok(ibv_qp_type::IBV_QPT_UD),
+        _ => Err(DeviceError::Unsupported { what: "this transport" }),
     }
 }
 
@@ -56,7 +82,7 @@ pub fn init(kind: QpType, init: &Init) -> Result<(ibv_qp_attr, Mask), DeviceErro
     attr.port_num = port(init.port)?;
     mask |= Mask::IBV_QP_PKEY_INDEX | Mask::IBV_QP_PORT;
     match kind {
-        QpType::Rc => {
+        QpType::Rc | QpType::Uc => {
             attr.qp_access_flags = access(init.access).0;
             mask |= Mask::IBV_QP_ACCESS_FLAGS;
         }
@@ -69,11 +95,11 @@ pub fn init(kind: QpType, init: &Init) -> Result<(ibv_qp_attr, Mask), DeviceErro
     Ok((attr, mask))
 }
 
-/// INIT to RTR of a reliable connection.
+/// INIT to RTR of a connection.
 ///
 /// # Errors
 /// As [`transition`].
-pub fn rtr(rtr: &Rtr) -> Result<(ibv_qp_attr, Mask), DeviceError> {
+pub fn rtr(kind: QpType, rtr: &Rtr) -> Result<(ibv_qp_attr, Mask), DeviceError> {
     let (mut attr, mask) = to(ibv_qp_state::IBV_QPS_RTR);
     attr.ah_attr = address_vector(&rtr.av)?;
     attr.path_mtu = match rtr.path_mtu.0 {
@@ -82,38 +108,46 @@ pub fn rtr(rtr: &Rtr) -> Result<(ibv_qp_attr, Mask), DeviceError> {
     };
     attr.dest_qp_num = rtr.dest_qpn.get();
     attr.rq_psn = rtr.rq_psn.get();
-    attr.max_dest_rd_atomic = rtr.max_dest_rd_atomic;
-    attr.min_rnr_timer = rtr.min_rnr_timer.get();
-    let required = Mask::IBV_QP_AV
-        | Mask::IBV_QP_PATH_MTU
-        | Mask::IBV_QP_DEST_QPN
-        | Mask::IBV_QP_RQ_PSN
-        | Mask::IBV_QP_MAX_DEST_RD_ATOMIC
-        | Mask::IBV_QP_MIN_RNR_TIMER;
-    Ok((attr, mask | required))
+    let required = Mask::IBV_QP_AV | Mask::IBV_QP_PATH_MTU | Mask::IBV_QP_DEST_QPN | Mask::IBV_QP_RQ_PSN;
+    match kind {
+        QpType::Uc => Ok((attr, mask | required)),
+        QpType::Rc => {
+            attr.max_dest_rd_atomic = rtr.max_dest_rd_atomic;
+            attr.min_rnr_timer = rtr.min_rnr_timer.get();
+            let reliable = Mask::IBV_QP_MAX_DEST_RD_ATOMIC | Mask::IBV_QP_MIN_RNR_TIMER;
+            Ok((attr, mask | required | reliable))
+        }
+        _ => Err(NOT_CONNECTED),
+    }
 }
 
-/// RTR to RTS of a reliable connection.
+/// RTR to RTS of a connection.
 ///
 /// # Errors
 /// As [`transition`].
-pub fn rts(rts: &Rts) -> Result<(ibv_qp_attr, Mask), DeviceError> {
+pub fn rts(kind: QpType, rts: &Rts) -> Result<(ibv_qp_attr, Mask), DeviceError> {
     let (mut attr, mask) = to(ibv_qp_state::IBV_QPS_RTS);
     attr.sq_psn = rts.sq_psn.get();
-    attr.timeout = rts.timeout.get();
-    attr.retry_cnt = at_most("retry count", rts.retry_count, 7)?;
-    attr.rnr_retry = at_most("RNR retry count", rts.rnr_retry, 7)?;
-    attr.max_rd_atomic = rts.max_rd_atomic;
-    let required = Mask::IBV_QP_SQ_PSN
-        | Mask::IBV_QP_TIMEOUT
-        | Mask::IBV_QP_RETRY_CNT
-        | Mask::IBV_QP_RNR_RETRY
-        | Mask::IBV_QP_MAX_QP_RD_ATOMIC;
-    let alternate = match &rts.alternate {
-        Some(path) => rearm(path, &mut attr)?,
-        None => Mask(0),
-    };
-    Ok((attr, mask | required | alternate))
+    match kind {
+        QpType::Uc => Ok((attr, mask | Mask::IBV_QP_SQ_PSN)),
+        QpType::Rc => {
+            attr.timeout = rts.timeout.get();
+            attr.retry_cnt = at_most("retry count", rts.retry_count, 7)?;
+            attr.rnr_retry = at_most("RNR retry count", rts.rnr_retry, 7)?;
+            attr.max_rd_atomic = rts.max_rd_atomic;
+            let required = Mask::IBV_QP_SQ_PSN
+                | Mask::IBV_QP_TIMEOUT
+                | Mask::IBV_QP_RETRY_CNT
+                | Mask::IBV_QP_RNR_RETRY
+                | Mask::IBV_QP_MAX_QP_RD_ATOMIC;
+            let alternate = match &rts.alternate {
+                Some(path) => rearm(path, &mut attr)?,
+                None => Mask(0),
+            };
+            Ok((attr, mask | required | alternate))
+        }
+        _ => Err(NOT_CONNECTED),
+    }
 }
 
 /// RTS to RTS of a reliable connection: loads an alternate path and rearms.
@@ -169,7 +203,7 @@ pub fn address_vector(av: &AddressVector) -> Result<ibv_ah_attr, DeviceError> {
 }
 
 /// What the peer may do. Local writes, which receives need, are always allowed.
-fn access(remote: Access) -> ibv_access_flags {
+pub fn access(remote: Access) -> ibv_access_flags {
     let mut flags = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
     for (allowed, flag) in [
         (Access::REMOTE_WRITE, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE),
@@ -182,6 +216,8 @@ fn access(remote: Access) -> ibv_access_flags {
     }
     flags
 }
+
+const NOT_CONNECTED: DeviceError = DeviceError::Unsupported { what: "this state change on this transport" };
 
 fn to(state: ibv_qp_state::Type) -> (ibv_qp_attr, Mask) {
     // SAFETY: integers, and structs of integers: all bytes zero is a value.

@@ -1,16 +1,28 @@
-//! An open device, its protection domain, and what can be asked of it.
+//! An open device and what can be asked of it.
 
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::raw::c_int;
-use std::sync::Arc;
+use std::path::Path;
 
-use ibdev::{DeviceAttr, DeviceError, GidEntry, PortAttr};
+use ibdev::{DeviceAttr, DeviceError, GidEntry, LinkLayer, PortAttr};
 use ibwire::{Gid, Guid, PKey, TimeCode};
-use rdma_sys::{ibv_context, ibv_device, ibv_device_attr, ibv_gid_entry, ibv_pd, ibv_port_attr};
+use rdma_sys::{
+    ibv_atomic_cap, ibv_context, ibv_device, ibv_device_attr, ibv_device_cap_flags, ibv_gid_entry,
+    ibv_port_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_type,
+};
+use rustix::io::Errno;
 
 use super::{Raw, check, port, refused, zeroed};
+use crate::LinuxError;
+
+/// Where the kernel lists RDMA devices, and those that programs can open.
+const DEVICES: &str = "/sys/class/infiniband";
+const OPENABLE: &str = "/sys/class/infiniband_verbs";
+
+/// The most that a message posted inline can be asked for. Each place of a send queue has room for it.
+const INLINE: u32 = 256;
 
 // rdma-sys has no binding for it. infiniband/verbs.h, since rdma-core 32.
 unsafe extern "C" {
@@ -38,18 +50,29 @@ impl Context {
             .devices()
             .find(|(found, _)| *found == name.as_bytes())
             .map(|(_, device)| device)
-            .ok_or_else(|| {
-                DeviceError::os("open an RDMA device by its name", io::ErrorKind::NotFound.into())
-            })?;
+            .ok_or_else(|| LinuxError::NoDevice { name: name.into(), present: list.names() }.met(OPEN))?;
         // SAFETY: the device is of a list that is not freed before the end of this function.
         let context = unsafe { rdma_sys::ibv_open_device(device) };
-        let mut context = Self { raw: Raw::new(context, "open an RDMA device")?, ports: 0 };
+        if context.is_null() {
+            let error = io::Error::last_os_error();
+            // SAFETY: the device is of a list that is there; the name is a C string in it.
+            let file = unsafe { CStr::from_ptr((*device).dev_name.as_ptr()) }.to_string_lossy();
+            return Err(not_opened(&Path::new("/dev/infiniband").join(&*file), error));
+        }
+        let mut context = Self { raw: Raw::new(context, OPEN)?, ports: 0 };
         context.ports = context.raw_attr()?.phys_port_cnt;
         Ok(context)
     }
 
     pub(super) fn raw(&self) -> *mut ibv_context {
         self.raw.get()
+    }
+
+    /// The name of its file in /dev/infiniband, such as `uverbs0`.
+    pub(super) fn file_name(&self) -> String {
+        // SAFETY: the context, and with it the device, lives while `self` does; the name is a C string in it.
+        let name = unsafe { CStr::from_ptr((*(*self.raw()).device).dev_name.as_ptr()) };
+        name.to_string_lossy().into_owned()
     }
 
     /// Where asynchronous events are announced.
@@ -66,19 +89,83 @@ impl Context {
         Ok(raw)
     }
 
-    /// What the device can do. Slow.
-    pub(crate) fn attr(&self, name: &str) -> Result<DeviceAttr, DeviceError> {
+    /// What the device can do, and how many buffers a read may have. Slow.
+    pub(crate) fn attr(&self, name: &str) -> Result<(DeviceAttr, u32), DeviceError> {
         let raw = self.raw_attr()?;
         let number = |n: c_int| u32::try_from(n).unwrap_or(0);
         let small = |n: c_int| u8::try_from(n.clamp(0, 255)).unwrap_or(u8::MAX);
         let mut attr = DeviceAttr::new(name, Guid(u64::from_be(raw.node_guid)), raw.phys_port_cnt);
-        attr.max_qp_wr = number(raw.max_qp_wr);
         attr.max_cqe = number(raw.max_cqe);
+        // A longer queue would have no completion queue.
+        attr.max_qp_wr = number(raw.max_qp_wr).min(attr.max_cqe);
+        attr.max_sge = number(raw.max_sge);
+        if raw.max_srq > 0 {
+            attr.max_srq_wr = number(raw.max_srq_wr).min(attr.max_cqe);
+            attr.max_sge = attr.max_sge.min(number(raw.max_srq_sge));
+        }
+        attr.atomics = raw.atomic_cap != ibv_atomic_cap::IBV_ATOMIC_NONE;
+        // RoCE drivers may say so and do nothing with a path (spec/softhca.md 2.12: rxe).
+        let can_migrate = raw.device_cap_flags & ibv_device_cap_flags::IBV_DEVICE_AUTO_PATH_MIG.0 != 0;
+        attr.path_migration = can_migrate && self.port(1)?.link_layer == LinkLayer::InfiniBand;
+        attr.max_inline_data = self.max_inline_data()?;
         attr.max_message = self.raw_port(1)?.max_msg_sz;
         attr.max_responder_resources = small(raw.max_qp_rd_atom);
         attr.max_initiator_depth = small(raw.max_qp_init_rd_atom);
         attr.ack_delay = TimeCode::truncate(raw.local_ca_ack_delay);
-        Ok(attr)
+        let max_sge_rd = match number(raw.max_sge_rd) {
+            0 => attr.max_sge, // not stated
+            limit => limit.min(attr.max_sge),
+        };
+        Ok((attr, max_sge_rd))
+    }
+
+    /// How long an inline message can be: no attribute says so, but queue pairs are created with it or not. Slow.
+    fn max_inline_data(&self) -> Result<u32, DeviceError> {
+        // SAFETY: the context is open while `self` lives; the domain is released below.
+        let pd = unsafe { rdma_sys::ibv_alloc_pd(self.raw()) };
+        let pd = Raw::new(pd, "allocate a protection domain")?;
+        // SAFETY: as above; no channel, no queue context.
+        let cq =
+            unsafe { rdma_sys::ibv_create_cq(self.raw(), 1, std::ptr::null_mut(), std::ptr::null_mut(), 0) };
+        let cq = Raw::new(cq, "create a completion queue");
+        let most = cq.as_ref().ok().and_then(|cq| {
+            [INLINE, INLINE / 2, INLINE / 4].into_iter().find(|most| {
+                let cap = ibv_qp_cap {
+                    max_send_wr: 1,
+                    max_recv_wr: 1,
+                    max_send_sge: 1,
+                    max_recv_sge: 1,
+                    max_inline_data: *most,
+                };
+                let mut init = ibv_qp_init_attr {
+                    qp_context: std::ptr::null_mut(),
+                    send_cq: cq.get(),
+                    recv_cq: cq.get(),
+                    srq: std::ptr::null_mut(),
+                    cap,
+                    qp_type: ibv_qp_type::IBV_QPT_RC,
+                    sq_sig_all: 1,
+                };
+                // SAFETY: domain and completion queue are there until after the queue pair, which is destroyed at once.
+                unsafe {
+                    let qp = rdma_sys::ibv_create_qp(pd.get(), &raw mut init);
+                    !qp.is_null() && rdma_sys::ibv_destroy_qp(qp) == 0
+                }
+            })
+        });
+        // SAFETY: what was made above, each once, in the reverse order.
+        unsafe {
+            if let Ok(cq) = &cq {
+                rdma_sys::ibv_destroy_cq(cq.get());
+            }
+            rdma_sys::ibv_dealloc_pd(pd.get());
+        }
+        cq.map(|_| most.unwrap_or(0))
+    }
+
+    /// So many P_Keys has a port's table.
+    pub(super) fn pkey_count(&self, number: u8) -> Result<u16, DeviceError> {
+        self.raw_port(number).map(|raw| raw.pkey_tbl_len)
     }
 
     pub(crate) fn port(&self, number: u8) -> Result<PortAttr, DeviceError> {
@@ -156,11 +243,23 @@ impl Drop for Context {
     }
 }
 
+/// Why a device could not be opened: libibverbs tries more than its file, and says what came of the last attempt.
+fn not_opened(file: &Path, error: io::Error) -> DeviceError {
+    match std::fs::OpenOptions::new().read(true).write(true).open(file) {
+        Err(denied) if denied.kind() == io::ErrorKind::PermissionDenied => refused(OPEN, denied),
+        Err(absent) if absent.kind() == io::ErrorKind::NotFound => {
+            LinuxError::NoFile { path: file.display().to_string() }.met(OPEN)
+        }
+        _ => refused(OPEN, error),
+    }
+}
+
 /// Names of the RDMA devices of this machine. Slow.
 pub(crate) fn names() -> Result<Vec<String>, DeviceError> {
-    let list = DeviceList::new()?;
-    Ok(list.devices().map(|(name, _)| String::from_utf8_lossy(name).into_owned()).collect())
+    DeviceList::new().map(|list| list.names())
 }
+
+const OPEN: &str = "open an RDMA device";
 
 struct DeviceList {
     first: *mut *mut ibv_device,
@@ -172,10 +271,25 @@ impl DeviceList {
         let mut len = 0;
         // SAFETY: the call writes the number of devices and keeps nothing.
         let first = unsafe { rdma_sys::ibv_get_device_list(&raw mut len) };
+        let error = io::Error::last_os_error();
+        let is_openable = Path::new(OPENABLE).exists();
         if first.is_null() {
-            return Err(refused("list RDMA devices; is ib_uverbs loaded?", io::Error::last_os_error()));
+            let is_absent = Errno::from_io_error(&error) == Some(Errno::NOSYS) || !is_openable;
+            return match is_absent && has_devices() {
+                true => Err(NO_UVERBS.met(LIST)),
+                false if is_absent => Ok(Self { first, len: 0 }),
+                false => Err(refused(LIST, error)),
+            };
         }
-        Ok(Self { first, len: usize::try_from(len).unwrap_or(0) })
+        let list = Self { first, len: usize::try_from(len).unwrap_or(0) };
+        if list.len == 0 && !is_openable && has_devices() {
+            return Err(NO_UVERBS.met(LIST));
+        }
+        Ok(list)
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.devices().map(|(name, _)| String::from_utf8_lossy(name).into_owned()).collect()
     }
 
     /// Name and device.
@@ -190,39 +304,20 @@ impl DeviceList {
     }
 }
 
+const LIST: &str = "list RDMA devices";
+const NO_UVERBS: LinuxError = LinuxError::NoModule { module: "ib_uverbs" };
+
+/// Whether the kernel has RDMA devices, openable or not.
+fn has_devices() -> bool {
+    std::fs::read_dir(DEVICES).is_ok_and(|mut devices| devices.next().is_some())
+}
+
 impl Drop for DeviceList {
     fn drop(&mut self) {
+        if self.first.is_null() {
+            return;
+        }
         // SAFETY: made by `ibv_get_device_list`, freed once.
         unsafe { rdma_sys::ibv_free_device_list(self.first) };
-    }
-}
-
-/// A protection domain: memory and queue pairs of one belong together.
-#[derive(Debug)]
-pub(crate) struct ProtectionDomain {
-    raw: Raw<ibv_pd>,
-    context: Arc<Context>,
-}
-
-impl ProtectionDomain {
-    pub(crate) fn new(context: Arc<Context>) -> Result<Self, DeviceError> {
-        // SAFETY: the context is open while its `Arc` lives, and the domain keeps that.
-        let pd = unsafe { rdma_sys::ibv_alloc_pd(context.raw()) };
-        Ok(Self { raw: Raw::new(pd, "allocate a protection domain")?, context })
-    }
-
-    pub(super) fn raw(&self) -> *mut ibv_pd {
-        self.raw.get()
-    }
-
-    pub(super) fn context(&self) -> &Arc<Context> {
-        &self.context
-    }
-}
-
-impl Drop for ProtectionDomain {
-    fn drop(&mut self) {
-        // SAFETY: this is the last owner; memory and queue pairs of the domain keep an `Arc` of it, so none is left.
-        unsafe { rdma_sys::ibv_dealloc_pd(self.raw()) };
     }
 }

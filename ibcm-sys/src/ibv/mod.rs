@@ -2,31 +2,40 @@
 //!
 //! [`attr`] is public: QP attributes of the contract as `ibv_qp_attr`, for programs with a queue pair of their own.
 //! The rest are owners, one a libibverbs object. Each keeps what its object stands on alive (queue pair, completion
-//! queues, protection domain, context), so no order of drops can free one under another.
+//! queues, shared receive queue, protection domain, HCA), so no order of drops can free one under another. What is
+//! posted waits in the tables of its completion queue or shared receive queue until its completion comes.
 
+mod ah;
 pub mod attr;
+mod channel;
 mod context;
 mod cq;
+mod datagram;
+mod domain;
 mod event;
+mod hca;
 mod memory;
 mod port;
 mod qp;
+mod region;
+mod removal;
+mod srq;
+mod state;
+mod table;
+mod work;
 
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
-use std::ops::Deref;
 use std::os::raw::c_int;
 use std::ptr::NonNull;
 
 use ibdev::DeviceError;
-use tokio::runtime::Handle;
 
-pub(crate) use context::{Context, ProtectionDomain, names};
+pub(crate) use context::{Context, names};
 pub(crate) use cq::VerbsCq;
-pub(crate) use event::AsyncEvents;
-pub(crate) use memory::alloc;
-pub(crate) use qp::VerbsQp;
+pub(crate) use domain::VerbsDomain;
+pub(crate) use hca::Hca;
 
 /// A pointer to an object of libibverbs that its holder owns.
 struct Raw<T>(NonNull<T>);
@@ -67,9 +76,9 @@ fn check(result: c_int, what: &'static str) -> Result<(), DeviceError> {
 fn refused(what: &'static str, error: io::Error) -> DeviceError {
     match rustix::io::Errno::from_io_error(&error) {
         Some(rustix::io::Errno::NODEV | rustix::io::Errno::IO) => DeviceError::Gone,
-        Some(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => {
-            DeviceError::Permission { need: "read and write access to /dev/infiniband/uverbs*" }
-        }
+        Some(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => DeviceError::Permission {
+            need: "read and write access to /dev/infiniband/uverbs*: run as root, or add a udev rule for the files",
+        },
         _ => DeviceError::os(what, error),
     }
 }
@@ -83,45 +92,11 @@ unsafe fn zeroed<T>() -> T {
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
-/// Runs a call that may wait for firmware on the runtime's blocking pool. Dropping the future does not stop the call; what
-/// it creates is dropped when it ends.
-pub(crate) async fn blocking<T: Send + 'static>(
-    call: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
-) -> Result<T, DeviceError> {
-    match tokio::task::spawn_blocking(call).await {
-        Ok(result) => result,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(DeviceError::Gone), // the runtime is ending
-        },
+/// # Errors
+/// [`DeviceError::Limit`].
+fn at_most(what: &'static str, value: u32, limit: u32) -> Result<(), DeviceError> {
+    if value <= limit {
+        return Ok(());
     }
-}
-
-/// Something whose destructor may wait for firmware. Dropped, it is handed to the blocking pool of the runtime, if there is
-/// one.
-#[derive(Debug)]
-struct Deferred<T: Send + 'static>(Option<T>);
-
-impl<T: Send + 'static> Deferred<T> {
-    fn new(value: T) -> Self {
-        Self(Some(value))
-    }
-}
-
-impl<T: Send + 'static> Deref for Deferred<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        self.0.as_ref().expect("only drop takes it")
-    }
-}
-
-impl<T: Send + 'static> Drop for Deferred<T> {
-    fn drop(&mut self) {
-        let value = self.0.take();
-        match Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(move || drop(value))),
-            Err(_) => drop(value),
-        }
-    }
+    Err(DeviceError::Limit { what, value: value.into(), limit: limit.into() })
 }

@@ -1,27 +1,26 @@
 //! Queue pairs.
 
 use std::collections::VecDeque;
-use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use async_trait::async_trait;
-use ibdev::qp::{QpSpec, QpType, Transition};
-use ibdev::{
-    Buf, CompletionOp, CompletionQueue, DeviceError, PostError, QueuePair, RecvWr, SendFlags, SendOp, SendWr,
-};
-use ibwire::Qpn;
+use ibdev::qp::{Init, QpSpec, QpType, Rtr, Rts, Transition};
+use ibdev::{CompletionOp, DeviceError, PostError, QueuePair, RecvWr, SendFlags, SendOp, SendWr, SgList};
+use ibwire::{QKey, Qpn};
 use rdma_sys::{
-    ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_type, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge,
-    ibv_wr_opcode, rdma_t,
+    ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_state, ibv_send_wr,
 };
-use rustix::io::Errno;
+use smallvec::SmallVec;
 
-use super::cq::{Cq, VerbsCq, Work};
-use super::{Deferred, ProtectionDomain, Raw, attr, blocking, check, memory, zeroed};
-use crate::counters::{Counters, count};
-
-// rdma-sys writes it by hand: it has to be what libibverbs reads.
-const _: () = assert!(size_of::<ibv_send_wr>() == 128);
+use super::cq::{Cq, Leftovers, Need, Reservation, VerbsCq, Work};
+use super::domain::Domain;
+use super::srq::{Srq, VerbsSrq};
+use super::state::State;
+use super::work::{self, BATCH, Entries, Places, Prepared};
+use super::{Hca, Raw, at_most, attr, check, zeroed};
+use crate::counters::count;
+use crate::pool::Deferred;
 
 /// A queue pair of the contract.
 #[derive(Debug)]
@@ -29,139 +28,214 @@ pub(crate) struct VerbsQp {
     inner: Deferred<Arc<Qp>>,
 }
 
+impl VerbsQp {
+    /// A queue pair in RESET.
+    pub(super) async fn create(domain: Arc<Domain>, spec: QpSpec) -> Result<Self, DeviceError> {
+        let hca = domain.hca().clone();
+        let device = hca.attr();
+        at_most("send queue for", spec.max_send_wr, device.max_qp_wr)?;
+        if spec.srq.is_none() {
+            at_most("receive queue for", spec.max_recv_wr, device.max_qp_wr)?;
+        }
+        at_most("buffers of a work request", spec.max_sge, device.max_sge)?;
+        hca.check_there()?;
+        let (send_cq, recv_cq) = (VerbsCq::of(&spec.send_cq, &hca)?, VerbsCq::of(&spec.recv_cq, &hca)?);
+        let srq = spec.srq.as_ref().map(|srq| VerbsSrq::of(&**srq, &domain)).transpose()?;
+        let receives = match &srq {
+            Some(srq) => Need::Shared { number: srq.number, max: srq.places.max() },
+            None => Need::Own(spec.max_recv_wr),
+        };
+        let send = Reservation::new(&send_cq, Need::Own(spec.max_send_wr)).await?;
+        let recv = Reservation::new(&recv_cq, receives).await?;
+        let wants = Wants {
+            kind: spec.kind,
+            max_send_wr: spec.max_send_wr,
+            max_recv_wr: spec.max_recv_wr,
+            max_sge: spec.max_sge.max(1),
+        };
+        let create = {
+            let hca = hca.clone();
+            move || {
+                let qp = Arc::new(Qp::new(domain, &wants, send, recv, srq)?);
+                hca.add_qp(&qp);
+                Ok(Self { inner: Deferred::new(qp, hca.pool()) })
+            }
+        };
+        hca.slow("create a queue pair", create).await
+    }
+}
+
 #[async_trait]
 impl QueuePair for VerbsQp {
     fn qpn(&self) -> Qpn {
-        self.inner.qpn
+        self.inner.shared.qpn
     }
 
     async fn modify(&self, transition: Transition) -> Result<(), DeviceError> {
         let qp = Arc::clone(&self.inner);
-        blocking(move || qp.modify(&transition)).await
+        self.inner.hca().slow("change the state of a queue pair", move || qp.modify(&transition)).await
     }
 
     fn post_send(&self, work: &mut VecDeque<SendWr>) -> Result<(), PostError> {
-        let qp = &*self.inner;
-        let state = qp.state();
-        if !matches!(*state, State::Rts | State::Error) {
-            return Err(PostError::State { state: state.name() });
-        }
-        while !work.is_empty() {
-            qp.send(work)?;
-        }
-        Ok(())
+        self.inner.post_send(work)
     }
 
     fn post_recv(&self, work: &mut VecDeque<RecvWr>) -> Result<(), PostError> {
-        let qp = &*self.inner;
-        let state = qp.state();
-        if *state == State::Reset {
-            return Err(PostError::State { state: state.name() });
-        }
-        while !work.is_empty() {
-            qp.recv(work)?;
-        }
-        Ok(())
+        self.inner.post_recv(work)
     }
 }
 
+impl Drop for VerbsQp {
+    fn drop(&mut self) {
+        self.inner.send.leave();
+        self.inner.recv.leave();
+    }
+}
+
+/// What a queue pair is created with, beside its queues.
+struct Wants {
+    kind: QpType,
+    max_send_wr: u32,
+    max_recv_wr: u32,
+    max_sge: u32,
+}
+
+/// What is known of a queue pair beside its handle, to those who complete its work.
 #[derive(Debug)]
-struct Qp {
+pub(super) struct Shared {
+    pub(super) qpn: Qpn,
+    pub(super) kind: QpType,
+    pub(super) max_sge: u32,
+    pub(super) srq: Option<Arc<Srq>>,
+    send_places: Places,
+    recv_places: Arc<Places>,
+    port: AtomicU8,
+    qkey: AtomicU32,
+    max_rd_atomic: AtomicU8,
+    longest_datagram: AtomicU32,
+    /// It is in the error state, and that is known or was asked for.
+    failed: AtomicBool,
+    drained: AtomicBool,
+}
+
+impl Shared {
+    /// Where work of this kind has its place.
+    pub(super) fn places(&self, op: CompletionOp) -> &Places {
+        if op.is_recv() { &self.recv_places } else { &self.send_places }
+    }
+
+    /// Notes that it is in the error state; true if that was known.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.swap(true, Ordering::AcqRel)
+    }
+
+    /// What SQD had to finish is finished.
+    pub(super) fn drained(&self) {
+        self.drained.store(true, Ordering::Release);
+    }
+
+    pub(super) fn port(&self) -> u8 {
+        self.port.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn qkey(&self) -> QKey {
+        QKey(self.qkey.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn max_rd_atomic(&self) -> u8 {
+        self.max_rd_atomic.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn longest_datagram(&self) -> u32 {
+        self.longest_datagram.load(Ordering::Relaxed)
+    }
+}
+
+/// The queue pair. What its object stands on comes after it.
+#[derive(Debug)]
+pub(super) struct Qp {
     raw: Raw<ibv_qp>,
-    qpn: Qpn,
-    max_message: u32,
+    shared: Arc<Shared>,
     /// Held for reading while work is posted, so that a state that takes none begins when the last post has ended.
     state: RwLock<State>,
     /// One state change at a time.
     modifying: Mutex<()>,
-    send_cq: Arc<Cq>,
-    recv_cq: Arc<Cq>,
-    domain: Arc<ProtectionDomain>,
-    counters: Arc<Counters>,
+    send: Reservation,
+    recv: Reservation,
+    domain: Arc<Domain>,
 }
 
-/// The state that was asked for. The device may have gone to the error state by itself, where it takes work as well.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    Reset,
-    Init,
-    Rtr,
-    Rts,
-    Error,
-}
-
-impl State {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Reset => "RESET",
-            Self::Init => "INIT",
-            Self::Rtr => "RTR",
-            Self::Rts => "RTS",
-            Self::Error => "ERR",
-        }
-    }
-
-    /// Where the transition leads from here, if the state table has it (spec/softhca.md 2.11).
-    const fn next(self, transition: &Transition) -> Option<Self> {
-        match (self, transition) {
-            (_, Transition::Reset) => Some(Self::Reset),
-            (Self::Reset | Self::Init, Transition::Init(_)) => Some(Self::Init),
-            (Self::Init, Transition::Rtr(_)) => Some(Self::Rtr),
-            (Self::Rtr, Transition::Rts(_)) => Some(Self::Rts),
-            (Self::Init | Self::Rtr | Self::Rts | Self::Error, Transition::Error) => Some(Self::Error),
-            _ => None,
-        }
-    }
-}
-
-impl VerbsQp {
-    /// A reliable connection in RESET. Slow.
-    pub(crate) fn new(
-        domain: Arc<ProtectionDomain>,
-        spec: &QpSpec,
-        max_message: u32,
-        counters: Arc<Counters>,
+impl Qp {
+    /// Slow.
+    fn new(
+        domain: Arc<Domain>,
+        wants: &Wants,
+        send: Reservation,
+        recv: Reservation,
+        srq: Option<Arc<Srq>>,
     ) -> Result<Self, DeviceError> {
-        if spec.kind != QpType::Rc {
-            return Err(DeviceError::Unsupported { what: "a transport other than RC" });
-        }
-        let (send_cq, recv_cq) = (own(&spec.send_cq, &domain)?, own(&spec.recv_cq, &domain)?);
+        let owns_receives = srq.is_none();
         let cap = ibv_qp_cap {
-            max_send_wr: spec.max_send_wr,
-            max_recv_wr: spec.max_recv_wr,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
+            max_send_wr: wants.max_send_wr,
+            max_recv_wr: if owns_receives { wants.max_recv_wr } else { 0 },
+            max_send_sge: wants.max_sge,
+            max_recv_sge: if owns_receives { wants.max_sge } else { 0 },
+            max_inline_data: domain.hca().attr().max_inline_data,
         };
         let mut init = ibv_qp_init_attr {
             qp_context: std::ptr::null_mut(),
-            send_cq: send_cq.raw(),
-            recv_cq: recv_cq.raw(),
-            srq: std::ptr::null_mut(),
+            send_cq: send.cq().raw(),
+            recv_cq: recv.cq().raw(),
+            srq: srq.as_ref().map_or(std::ptr::null_mut(), |srq| srq.raw()),
             cap,
-            qp_type: ibv_qp_type::IBV_QPT_RC,
+            qp_type: attr::qp_type(wants.kind)?,
             sq_sig_all: 1,
         };
-        // SAFETY: domain and completion queues outlive the queue pair, which keeps them all; nothing else is kept.
+        // SAFETY: domain, completion queues and shared receive queue outlive the queue pair, which keeps them all; nothing
+        // else is kept.
         let qp = unsafe { rdma_sys::ibv_create_qp(domain.raw(), &raw mut init) };
         let raw = Raw::new(qp, "create a queue pair")?;
         // SAFETY: the queue pair is alive, and its number never changes.
         let qpn = Qpn::truncate(unsafe { (*raw.get()).qp_num });
+        let recv_places = match &srq {
+            Some(srq) => srq.places.clone(),
+            None => Arc::new(Places::new(wants.max_recv_wr)),
+        };
+        let shared = Arc::new(Shared {
+            qpn,
+            kind: wants.kind,
+            max_sge: wants.max_sge,
+            srq,
+            send_places: Places::new(wants.max_send_wr),
+            recv_places,
+            port: AtomicU8::new(0),
+            qkey: AtomicU32::new(0),
+            max_rd_atomic: AtomicU8::new(0),
+            longest_datagram: AtomicU32::new(0),
+            failed: AtomicBool::new(false),
+            drained: AtomicBool::new(false),
+        });
+        if !owns_receives {
+            recv.cq().add_sharer(&shared);
+        }
         let (state, modifying) = (RwLock::new(State::Reset), Mutex::new(()));
-        let qp = Qp { raw, qpn, max_message, state, modifying, send_cq, recv_cq, domain, counters };
-        Ok(Self { inner: Deferred::new(Arc::new(qp)) })
+        Ok(Self { raw, shared, state, modifying, send, recv, domain })
     }
-}
 
-/// The queue behind the trait object, if it is of this device.
-fn own(cq: &Arc<dyn CompletionQueue>, domain: &ProtectionDomain) -> Result<Arc<Cq>, DeviceError> {
-    match cq.as_any().downcast_ref::<VerbsCq>() {
-        Some(cq) if Arc::ptr_eq(cq.inner().context(), domain.context()) => Ok(Arc::clone(cq.inner())),
-        _ => Err(DeviceError::Unsupported { what: "a completion queue of another device" }),
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
-}
 
-impl Qp {
+    fn hca(&self) -> &Arc<Hca> {
+        self.domain.hca()
+    }
+
+    /// The queues that it completes on, each once.
+    fn cqs(&self) -> impl Iterator<Item = &Arc<Cq>> {
+        let (send, recv) = (self.send.cq(), self.recv.cq());
+        std::iter::once(send).chain((!Arc::ptr_eq(send, recv)).then_some(recv))
+    }
+
     fn state(&self) -> RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -172,170 +246,301 @@ impl Qp {
 
     /// Slow.
     fn modify(&self, transition: &Transition) -> Result<(), DeviceError> {
-        // Some drivers take an alternate path and do nothing with it (spec/softhca.md 2.12).
-        if transition.is_path_migration() {
+        if transition.is_path_migration() && !self.hca().attr().path_migration {
             return Err(DeviceError::Unsupported { what: "path migration" });
         }
         let _one = self.modifying.lock().unwrap_or_else(PoisonError::into_inner);
-        let from = *self.state();
+        let from = match *self.state() {
+            State::Reset => State::Reset,
+            _ if self.shared.failed.load(Ordering::Acquire) => State::Error,
+            state => state,
+        };
         let to = from.next(transition).ok_or(DeviceError::State { state: from.name() })?;
-        let (mut attr, mask) = attr::transition(QpType::Rc, transition)?;
-        if to == State::Reset {
-            // Before the change: what is posted during it might stay in the driver's queue for the next connection.
-            self.set_state(to);
+        let (mut attr, mask) = attr::transition(self.shared.kind, transition)?;
+        self.check(transition)?;
+        if to == State::Sqd {
+            self.shared.drained.store(false, Ordering::Release);
         }
+        if *transition == Transition::SqResume && !self.is_drained()? {
+            return Err(DeviceError::State { state: "SQD, draining" });
+        }
+        let had_failed = match to {
+            // Before the change: what is posted during it might stay in the driver's queue for the next connection.
+            State::Reset => {
+                self.set_state(to);
+                true
+            }
+            // Before the change: what it flushes has not failed by itself.
+            State::Error => self.shared.has_failed(),
+            _ => true,
+        };
         // SAFETY: the queue pair lives while `self` does; the attributes are read during the call only.
         let result = unsafe { rdma_sys::ibv_modify_qp(self.raw.get(), &raw mut attr, mask.0 as i32) };
-        check(result, "change the state of a queue pair")?;
+        if let Err(error) = check(result, "change the state of a queue pair") {
+            if !had_failed {
+                self.shared.failed.store(false, Ordering::Release);
+            }
+            return Err(self.refused(from, error));
+        }
         self.set_state(to);
+        self.note(transition);
         if to == State::Reset {
-            drop(self.take_posted());
+            drop(self.take_posted(false));
+            self.shared.failed.store(false, Ordering::Release);
         }
         Ok(())
     }
 
-    /// Posts the front of `work`.
-    fn send(&self, work: &mut VecDeque<SendWr>) -> Result<(), PostError> {
-        let Some(front) = work.front_mut() else { return Ok(()) };
-        let (op, imm, to) = match front.op {
-            SendOp::Send { imm } => (CompletionOp::Send, imm, None),
-            SendOp::Write { to, imm: None } => (CompletionOp::Write, None, Some(to)),
-            _ => {
-                return Err(PostError::Invalid {
-                    why: "only sends, and writes without immediate data, fit it",
-                });
+    /// Whether attributes are within what the device and the QP's port allow.
+    fn check(&self, transition: &Transition) -> Result<(), DeviceError> {
+        match transition {
+            Transition::Init(init) => self.check_init(init),
+            Transition::Rtr(rtr) => self.check_rtr(rtr),
+            Transition::Rts(rts) => self.check_rts(rts),
+            Transition::LoadPath(path) => self.hca().address_attr(&path.av).map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_init(&self, init: &Init) -> Result<(), DeviceError> {
+        self.hca().check_port(init.port)?;
+        let pkeys = self.hca().context().pkey_count(init.port)?;
+        at_most("P_Key index", init.pkey_index.into(), u32::from(pkeys).saturating_sub(1))
+    }
+
+    fn check_rtr(&self, rtr: &Rtr) -> Result<(), DeviceError> {
+        let port = self.shared.port();
+        if rtr.av.port != port {
+            let what = "port of the address, the QP is on another port:";
+            return Err(DeviceError::Limit { what, value: rtr.av.port.into(), limit: port.into() });
+        }
+        self.hca().address_attr(&rtr.av)?;
+        let active = self.hca().context().port(port)?.active_mtu;
+        at_most("path MTU code", rtr.path_mtu.0.into(), active.0.into())?;
+        if self.shared.kind == QpType::Rc {
+            let limit = self.hca().attr().max_responder_resources;
+            at_most("responder resources", rtr.max_dest_rd_atomic.into(), limit.into())?;
+        }
+        Ok(())
+    }
+
+    fn check_rts(&self, rts: &Rts) -> Result<(), DeviceError> {
+        if self.shared.kind != QpType::Rc {
+            return Ok(());
+        }
+        let limit = self.hca().attr().max_initiator_depth;
+        at_most("initiator depth", rts.max_rd_atomic.into(), limit.into())?;
+        rts.alternate.map_or(Ok(()), |path| self.hca().address_attr(&path.av).map(drop))
+    }
+
+    /// Keeps of a state change what posting and completing have to know.
+    fn note(&self, transition: &Transition) {
+        let shared = &self.shared;
+        match transition {
+            Transition::Init(init) => {
+                shared.port.store(init.port, Ordering::Relaxed);
+                shared.qkey.store(init.qkey.0, Ordering::Relaxed);
             }
-        };
-        let [buf] = &mut front.sg[..] else { return Err(ONE_BUFFER) };
-        let len = buf.len();
-        let mut sge = self.sge(buf, len)?;
-        // SAFETY: integers, null pointers and unions of integers: all bytes zero is a value.
-        let mut raw: ibv_send_wr = unsafe { zeroed() };
-        raw.opcode = ibv_wr_opcode::IBV_WR_SEND;
-        if let Some(imm) = imm {
-            raw.opcode = ibv_wr_opcode::IBV_WR_SEND_WITH_IMM;
-            raw.imm_data_invalidated_rkey_union.imm_data = imm.to_be();
+            Transition::Rts(rts) => shared.max_rd_atomic.store(rts.max_rd_atomic, Ordering::Relaxed),
+            Transition::DatagramRts { .. } => {
+                let port = self.hca().context().port(shared.port());
+                let mtu = port.ok().and_then(|port| port.active_mtu.bytes()).unwrap_or(0);
+                shared.longest_datagram.store(mtu, Ordering::Relaxed);
+            }
+            _ => {}
         }
-        if let Some(to) = to {
-            raw.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE;
-            raw.wr.rdma = rdma_t { remote_addr: to.addr, rkey: to.rkey.0 };
+    }
+
+    /// A state change that the driver refused although the state table has it: the queue pair may be elsewhere.
+    fn refused(&self, from: State, error: DeviceError) -> DeviceError {
+        let is_error = || self.query().is_ok_and(|attr| attr.qp_state == ibv_qp_state::IBV_QPS_ERR);
+        if from != State::Error && matches!(error, DeviceError::Os { .. }) && is_error() {
+            self.shared.has_failed();
+            return DeviceError::State { state: State::Error.name() };
         }
-        raw.send_flags = match front.flags.contains(SendFlags::SOLICITED) {
-            true => ibv_send_flags::IBV_SEND_SOLICITED.0,
-            false => 0,
-        };
-        raw.sg_list = &raw mut sge;
-        raw.num_sge = i32::from(sge.length > 0);
-        let Some(SendWr { id, op: asked, sg, flags }) = work.pop_front() else { return Ok(()) };
-        raw.wr_id = self.send_cq.keep(Work { id, qpn: self.qpn, op, sg });
+        error
+    }
+
+    /// Whether a queue pair in SQD has finished what it had started.
+    fn is_drained(&self) -> Result<bool, DeviceError> {
+        Ok(self.shared.drained.load(Ordering::Acquire) || self.query()?.sq_draining == 0)
+    }
+
+    /// Its state. Slow.
+    fn query(&self) -> Result<ibv_qp_attr, DeviceError> {
+        // SAFETY: integers, and structs of integers and of null pointers: all bytes zero is a value.
+        let (mut attr, mut init): (ibv_qp_attr, ibv_qp_init_attr) = unsafe { (zeroed(), zeroed()) };
+        let mask = ibv_qp_attr_mask::IBV_QP_STATE.0 as i32;
+        // SAFETY: the queue pair lives while `self` does; the call fills both and keeps nothing.
+        let result = unsafe { rdma_sys::ibv_query_qp(self.raw.get(), &raw mut attr, mask, &raw mut init) };
+        check(result, "query a queue pair").map(|()| attr)
+    }
+
+    fn post_send(&self, work: &mut VecDeque<SendWr>) -> Result<(), PostError> {
+        if self.hca().is_gone() {
+            return Err(PostError::Gone);
+        }
+        while !work.is_empty() {
+            let mut left = Leftovers::default();
+            let result = self.send_batch(work, &mut left);
+            left.settle(self.hca());
+            result?;
+        }
+        Ok(())
+    }
+
+    /// Posts up to a batch from the front of `work`.
+    fn send_batch(&self, work: &mut VecDeque<SendWr>, left: &mut Leftovers) -> Result<(), PostError> {
+        let state = self.state();
+        if !state.takes_sends() {
+            return Err(PostError::State { state: state.name() });
+        }
+        let mut entries = Entries::new();
+        let mut raws = SmallVec::<[ibv_send_wr; BATCH]>::new();
+        let mut ops = SmallVec::<[CompletionOp; BATCH]>::new();
+        let mut stopped = Ok(());
+        for wr in work.iter_mut().take(BATCH) {
+            if !self.take_send_place(left) {
+                stopped = Err(PostError::Full);
+                break;
+            }
+            match work::prepare(wr, &self.shared, &self.domain, &mut entries) {
+                Ok(Prepared { raw, op }) => {
+                    raws.push(raw);
+                    ops.push(op);
+                }
+                Err(error) => {
+                    self.shared.send_places.give(1);
+                    stopped = Err(error);
+                    break;
+                }
+            }
+        }
+        if raws.is_empty() {
+            return stopped;
+        }
+        let mut asked = SmallVec::<[(SendOp, SendFlags); BATCH]>::new();
+        let mut ids = raws.iter_mut();
+        let works = work.drain(..ops.len()).zip(ops).map(|(SendWr { id, op: what, sg, flags }, op)| {
+            let ah = match &what {
+                SendOp::Datagram { to, .. } => Some(to.ah.clone()),
+                _ => None,
+            };
+            asked.push((what, flags));
+            let is_signaled = flags.contains(SendFlags::SIGNALED);
+            Work { id, qp: self.shared.clone(), op, sg, is_signaled, ah }
+        });
+        self.send.cq().keep(works, |id| {
+            if let Some(raw) = ids.next() {
+                raw.wr_id = id;
+            }
+        });
+        let first = work::link(&mut raws, &mut entries);
         let mut refused = std::ptr::null_mut();
-        // SAFETY: the queue pair lives while `self` does. The request and its list are read during the call. The memory
-        // that the list names stays with the completion queue, so nobody touches it before the completion, or before
-        // the queue pair is reset or destroyed.
-        let result = unsafe { rdma_sys::ibv_post_send(self.raw.get(), &raw mut raw, &raw mut refused) };
-        let Some(error) = refusal(result) else { return Ok(()) };
-        if let Some(Work { sg, .. }) = take_back(!refused.is_null(), &self.send_cq, raw.wr_id) {
-            work.push_front(SendWr { id, op: asked, sg, flags });
+        // SAFETY: the queue pair lives while `self` does. The list and its entries are read during the call. The memory that they
+        // name stays with the completion queue, so nobody touches it before the completion, or before the queue pair
+        // is reset or destroyed.
+        let result = unsafe { rdma_sys::ibv_post_send(self.raw.get(), first, &raw mut refused) };
+        let Some(error) = work::refusal(result) else { return stopped };
+        let first = raws.iter().position(|raw| std::ptr::eq(raw, refused)).unwrap_or(raws.len());
+        for (raw, (op, flags)) in raws.iter().zip(asked).skip(first).rev() {
+            if let Some(Work { id, sg, .. }) = self.send.cq().take(raw.wr_id) {
+                self.shared.send_places.give(1);
+                work.push_front(SendWr { id, op, sg, flags });
+            }
         }
         Err(error)
     }
 
-    /// Posts the front of `work`.
-    fn recv(&self, work: &mut VecDeque<RecvWr>) -> Result<(), PostError> {
-        let Some(front) = work.front_mut() else { return Ok(()) };
-        let [buf] = &mut front.sg[..] else { return Err(ONE_BUFFER) };
-        let len = buf.capacity();
-        let mut sge = self.sge(buf, len)?;
-        let Some(RecvWr { id, sg }) = work.pop_front() else { return Ok(()) };
-        let mut raw = ibv_recv_wr {
-            wr_id: self.recv_cq.keep(Work { id, qpn: self.qpn, op: CompletionOp::Recv, sg }),
-            next: std::ptr::null_mut(),
-            sg_list: &raw mut sge,
-            num_sge: i32::from(sge.length > 0),
-        };
-        let mut refused = std::ptr::null_mut();
-        // SAFETY: as in `send`.
-        let result = unsafe { rdma_sys::ibv_post_recv(self.raw.get(), &raw mut raw, &raw mut refused) };
-        let Some(error) = refusal(result) else { return Ok(()) };
-        if let Some(Work { sg, .. }) = take_back(!refused.is_null(), &self.recv_cq, raw.wr_id) {
-            work.push_front(RecvWr { id, sg });
+    fn take_send_place(&self, left: &mut Leftovers) -> bool {
+        if self.shared.send_places.take() {
+            return true;
         }
-        Err(error)
+        // Unsignaled work may be complete.
+        self.send.cq().collect(left);
+        self.shared.send_places.take()
     }
 
-    /// The first `len` bytes of the buffer's memory, for the device.
-    fn sge(&self, buf: &mut Buf, len: usize) -> Result<ibv_sge, PostError> {
-        if len == 0 {
-            return Ok(ibv_sge { addr: 0, length: 0, lkey: 0 });
+    fn post_recv(&self, work: &mut VecDeque<RecvWr>) -> Result<(), PostError> {
+        if self.hca().is_gone() {
+            return Err(PostError::Gone);
         }
-        let limit = self.max_message;
-        let length = u32::try_from(len).ok().filter(|length| *length <= limit);
-        Ok(ibv_sge {
-            length: length.ok_or(PostError::TooLong { len, limit: limit as usize })?,
-            lkey: memory::lkey(buf, &self.domain)
-                .ok_or(PostError::Invalid { why: "the buffer is not registered with this device" })?,
-            addr: buf.memory_mut().as_mut_ptr() as u64,
-        })
+        if self.shared.srq.is_some() {
+            return Err(PostError::Invalid { why: "the QP takes its receives from a shared queue" });
+        }
+        let state = self.state();
+        if *state == State::Reset {
+            return Err(PostError::State { state: state.name() });
+        }
+        let cq = self.recv.cq();
+        while !work.is_empty() {
+            work::post_receives(
+                work,
+                &self.shared.recv_places,
+                self.shared.max_sge as usize,
+                &self.domain,
+                |receives, with_id| {
+                    let (qp, op) = (&self.shared, CompletionOp::Recv);
+                    let works = receives.map(|RecvWr { id, sg }| Work {
+                        id,
+                        qp: qp.clone(),
+                        op,
+                        sg,
+                        is_signaled: true,
+                        ah: None,
+                    });
+                    cq.keep(works, with_id);
+                },
+                |id| cq.take(id).map(|work| (work.id, work.sg)),
+                |first, refused| {
+                    // SAFETY: as in `send_batch`.
+                    unsafe { rdma_sys::ibv_post_recv(self.raw.get(), first, refused) }
+                },
+            )?;
+        }
+        Ok(())
     }
 
-    fn take_posted(&self) -> (Vec<Work>, Vec<Work>) {
-        (self.send_cq.take_all(self.qpn), self.recv_cq.take_all(self.qpn))
+    fn take_posted(&self, is_destroyed: bool) -> Vec<SgList> {
+        self.cqs().flat_map(|cq| cq.take_all(&self.shared, is_destroyed)).collect()
+    }
+
+    /// The device is being removed. The driver may still flush what is posted; if not, the device reaches no memory any more,
+    /// and it is ended here.
+    pub(super) fn flush_of_removed(&self) {
+        let _one = self.modifying.lock().unwrap_or_else(PoisonError::into_inner);
+        if *self.state() == State::Reset {
+            return;
+        }
+        self.shared.has_failed();
+        let Ok((mut attr, mask)) = attr::transition(self.shared.kind, &Transition::Error) else { return };
+        // SAFETY: the queue pair lives while `self` does; the attributes are read during the call only.
+        if unsafe { rdma_sys::ibv_modify_qp(self.raw.get(), &raw mut attr, mask.0 as i32) } != 0 {
+            for cq in self.cqs() {
+                cq.flush(&self.shared);
+            }
+        }
+        self.set_state(State::Error);
     }
 }
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        // Taken before the number is free for another queue pair, dropped when the device can't reach it any more.
-        let posted = self.take_posted();
-        // SAFETY: this is the last owner. Its events are acknowledged when they are read.
-        if unsafe { rdma_sys::ibv_destroy_qp(self.raw.get()) } != 0 {
-            count(&self.counters.destroy_failures);
-            std::mem::forget(posted); // the device may still read and write it
+        let mut left = Leftovers::default();
+        for cq in self.cqs() {
+            cq.collect(&mut left); // with a driver that drops its completions they would be missed
         }
-    }
-}
-
-const ONE_BUFFER: PostError = PostError::Invalid { why: "not one buffer" };
-
-/// Why the driver refused a post, if it did.
-fn refusal(result: i32) -> Option<PostError> {
-    let errno = match result {
-        0 => return None,
-        positive if positive > 0 => Errno::from_raw_os_error(positive),
-        _ => Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL),
-    };
-    Some(match errno {
-        Errno::NOMEM => PostError::Full,
-        Errno::IO | Errno::NODEV => PostError::Gone,
-        _ => PostError::Invalid { why: "the driver refused it" },
-    })
-}
-
-/// Takes back the work that the driver named as refused. A driver that returns an error and names none has put the request
-/// into its queue and could not tell the device (rxe's does): it stays posted.
-fn take_back(named: bool, cq: &Cq, wr_id: u64) -> Option<Work> {
-    if named { cq.take(wr_id) } else { None }
-}
-
-#[cfg(test)]
-mod tests {
-    use ibdev::Access;
-    use ibdev::qp::Init;
-    use ibwire::QKey;
-
-    use super::*;
-
-    #[test]
-    fn a_queue_pair_goes_only_where_the_state_table_leads() {
-        let init = Transition::Init(Init { port: 1, pkey_index: 0, access: Access::empty(), qkey: QKey(0) });
-        assert_eq!(State::Reset.next(&init), Some(State::Init));
-        assert_eq!(State::Init.next(&init), Some(State::Init));
-        assert_eq!(State::Rts.next(&init), None);
-        assert_eq!(State::Reset.next(&Transition::Error), None);
-        assert_eq!(State::Rtr.next(&Transition::Error), Some(State::Error));
-        for state in [State::Reset, State::Init, State::Rtr, State::Rts, State::Error] {
-            assert_eq!(state.next(&Transition::Reset), Some(State::Reset));
-            assert_eq!(state.next(&Transition::DatagramRtr), None);
+        let hca = self.hca();
+        left.settle(hca);
+        // SAFETY: this is the last owner. Its events are acknowledged when they are read.
+        let is_destroyed = unsafe { rdma_sys::ibv_destroy_qp(self.raw.get()) } == 0;
+        let posted = self.take_posted(true);
+        hca.remove_qp(&self.shared);
+        if !is_destroyed {
+            count(&hca.counters().destroy_failures);
+            if !hca.is_gone() {
+                std::mem::forget(posted); // the device may still read and write it
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 
 use ibdev::{AgentSpec, GlobalRoute, MAD_LEN, MadSource, OutgoingMad, ReceivedMad};
-use ibwire::mad::Method;
+use ibwire::mad::{Method, MgmtClass};
 use ibwire::{FlowLabel, Gid, Lid, Qpn, ServiceLevel};
 use rustix::io::Errno;
 use rustix::ioctl::{NoArg, Opcode, Updater, ioctl, opcode};
@@ -70,14 +70,43 @@ fn request(file: &File, registration: Registration) -> Result<u32, Errno> {
     Ok(registration.id)
 }
 
-/// A MAD as it is written. No timeout and no retries: the kernel sends it once and waits for no response.
+/// How long the kernel waits for the response to a request, which it sends again meanwhile. What comes later, or for a request
+/// that it does not wait for, it drops (spec/sa.md 2.8). It allows one request with a transaction ID at a time, so it has to
+/// do what a sender's own repetitions were to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Wait {
+    milliseconds: u32,
+    again: u32,
+}
+
+impl Wait {
+    const RESPONSE: Self = Self { milliseconds: 1000, again: 4 };
+
+    /// Nothing for what is not answered by a response: CM messages, traps and reports, responses, and what RMPP says of
+    /// segments.
+    pub(super) fn of(mad: &[u8; MAD_LEN]) -> Option<Self> {
+        const SA: u8 = 3;
+        const RMPP_DATA: u8 = 1;
+        let (class, method, rmpp_type) = (MgmtClass(mad[1]), mad[3], mad[25]);
+        let unanswered = [Method::SEND.0, 5, 6, 7]; // Trap, Report, TrapRepress
+        let is_request = class != MgmtClass::CM && method & 0x80 == 0 && !unanswered.contains(&method);
+        let speaks_of_segments = class.0 == SA && rmpp_type > RMPP_DATA;
+        (is_request && !speaks_of_segments).then_some(Self::RESPONSE)
+    }
+}
+
+/// A MAD as it is written. Without `wait` the kernel sends it once and waits for no response.
 ///
 /// `None` if the GID index does not fit the header's one byte.
-pub(super) fn encode(agent: u32, mad: &OutgoingMad) -> Option<[u8; PACKET]> {
+pub(super) fn encode(agent: u32, mad: &OutgoingMad, wait: Option<Wait>) -> Option<[u8; PACKET]> {
     let to = &mad.to;
     let mut packet = [0; PACKET];
     let mut put = |at: usize, bytes: &[u8]| packet[at..at + bytes.len()].copy_from_slice(bytes);
     put(0, &agent.to_ne_bytes());
+    if let Some(Wait { milliseconds, again }) = wait {
+        put(8, &milliseconds.to_ne_bytes());
+        put(12, &again.to_ne_bytes());
+    }
     put(16, &(MAD_LEN as u32).to_ne_bytes());
     put(20, &to.qpn.get().to_be_bytes());
     put(24, &to.qkey.0.to_be_bytes());
@@ -93,14 +122,30 @@ pub(super) fn encode(agent: u32, mad: &OutgoingMad) -> Option<[u8; PACKET]> {
     Some(packet)
 }
 
-/// A MAD that was read on `port`; `None` if it is an answer of the kernel itself or not 256 bytes long.
-pub(super) fn decode(port: u8, packet: &[u8]) -> Option<ReceivedMad> {
+/// What a read gives when it gives no MAD.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NoMad {
+    /// A request of ours comes back: nobody has answered it in time.
+    Unanswered,
+    /// Not a MAD of 256 bytes.
+    Malformed,
+}
+
+/// What was read on `port`.
+pub(super) fn decode(port: u8, packet: &[u8]) -> Result<ReceivedMad, NoMad> {
+    let status = packet.get(4..8).and_then(|status| status.try_into().ok()).map(u32::from_ne_bytes);
+    match (status, received(port, packet)) {
+        (Some(0), Some(mad)) => Ok(mad),
+        (Some(1..), _) => Err(NoMad::Unanswered),
+        _ => Err(NoMad::Malformed),
+    }
+}
+
+fn received(port: u8, packet: &[u8]) -> Option<ReceivedMad> {
     let packet: &[u8; PACKET] = packet.try_into().ok()?;
     let word = |at: usize| [packet[at], packet[at + 1], packet[at + 2], packet[at + 3]];
     let half = |at: usize| [packet[at], packet[at + 1]];
-    let status = u32::from_ne_bytes(word(4));
-    let length = u32::from_ne_bytes(word(16));
-    if status != 0 || length as usize != packet.len() {
+    if u32::from_ne_bytes(word(16)) as usize != packet.len() {
         return None;
     }
     let (header, mad) = packet.split_at(HEADER);
@@ -157,7 +202,7 @@ mod tests {
     /// Offsets of rdma/ib_user_mad.h.
     #[test]
     fn header_of_a_mad_with_a_route() {
-        let packet = encode(0x0403_0201, &outgoing(9)).unwrap();
+        let packet = encode(0x0403_0201, &outgoing(9), None).unwrap();
         assert_eq!(packet[..4], 0x0403_0201_u32.to_ne_bytes());
         assert_eq!(packet[4..16], [0; 12], "status, timeout, retries");
         assert_eq!(packet[16..20], 256_u32.to_ne_bytes());
@@ -168,32 +213,61 @@ mod tests {
         assert_eq!(packet[56..58], 0x0201_u16.to_ne_bytes());
         assert_eq!(packet[58..64], [0; 6]);
         assert_eq!((packet[64], packet[319]), (0, 255));
-        assert_eq!(encode(1, &outgoing(256)), None);
+        assert_eq!(encode(1, &outgoing(256), None), None);
     }
 
     /// The kernel's header of what arrives has the length with the header in it, and the sender's address.
     #[test]
     fn what_arrives_leads_back_to_its_sender() {
         let sent = outgoing(9);
-        let mut packet = encode(1, &sent).unwrap();
+        let mut packet = encode(1, &sent, None).unwrap();
         packet[16..20].copy_from_slice(&320_u32.to_ne_bytes());
-        let received = decode(2, &packet).unwrap();
+        let mad = |packet: &[u8]| decode(2, packet).unwrap();
+        let received = mad(&packet);
         assert_eq!(received.mad, sent.mad);
         let mut reply = received.from.reply();
         assert_eq!(reply.av.port, 2);
         reply.av.port = 1;
         assert_eq!(reply, sent.to);
         packet[32] = 0;
-        assert_eq!(decode(2, &packet).unwrap().from.grh, None);
+        assert_eq!(mad(&packet).from.grh, None);
     }
 
     #[test]
     fn what_is_no_mad_is_left_out() {
-        let mut packet = encode(1, &outgoing(9)).unwrap();
-        assert!(decode(1, &packet).is_none(), "the length is not that of a read");
+        let mut packet = encode(1, &outgoing(9), None).unwrap();
+        assert_eq!(decode(1, &packet).unwrap_err(), NoMad::Malformed, "the length is not that of a read");
         packet[16..20].copy_from_slice(&320_u32.to_ne_bytes());
-        assert!(decode(1, &packet[..319]).is_none());
+        for len in [0, 7, 64, 319] {
+            assert_eq!(decode(1, &packet[..len]).unwrap_err(), NoMad::Malformed, "{len}");
+        }
+    }
+
+    /// The kernel gives a request back with ETIMEDOUT and no more than its MAD header.
+    #[test]
+    fn an_unanswered_request_is_told() {
+        let mut packet = encode(1, &outgoing(9), None).unwrap();
         packet[4] = 110;
-        assert!(decode(1, &packet).is_none(), "a send that timed out");
+        assert_eq!(decode(1, &packet[..64 + 24]).unwrap_err(), NoMad::Unanswered);
+        assert_eq!(decode(1, &packet).unwrap_err(), NoMad::Unanswered);
+    }
+
+    #[test]
+    fn the_kernel_waits_for_responses_to_requests() {
+        let wait = |class, method, rmpp_type| {
+            let mut mad = [0; MAD_LEN];
+            (mad[1], mad[3], mad[25]) = (class, method, rmpp_type);
+            Wait::of(&mad)
+        };
+        for (class, method) in [(3, 1), (3, 0x12), (4, 1), (0x32, 2)] {
+            assert_eq!(wait(class, method, 0), Some(Wait::RESPONSE), "{class} {method}");
+        }
+        for (class, method, rmpp_type) in
+            [(7, 3, 0), (7, 1, 0), (3, 0x81, 0), (3, 5, 0), (3, 6, 0), (3, 0x12, 2), (3, 0x12, 4)]
+        {
+            assert_eq!(wait(class, method, rmpp_type), None, "{class} {method} {rmpp_type}");
+        }
+        let packet = encode(1, &outgoing(9), Some(Wait::RESPONSE)).unwrap();
+        assert_eq!(packet[8..16], [1000_u32.to_ne_bytes(), 4_u32.to_ne_bytes()].concat());
     }
 }

@@ -13,59 +13,81 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 
-use super::abi::{self, PACKET};
+use super::abi::{self, NoMad, PACKET};
 use super::lane::Lanes;
 use crate::counters::{Counters, count};
+use crate::events::{Events, GoneWatch};
 use crate::fd::readable;
 
 /// An agent of one class on one port. Dropped, the class is free again.
 ///
-/// What it sends goes through [`Lanes`], which have agents of their own, so a response to a request of class 3 would not
-/// find this one: the kernel matches responses by the sending agent. CM messages are no responses.
+/// What it sends goes through [`Lanes`]. Those of CM have agents of their own, because CM messages are no responses; other
+/// classes send by the agent that receives, because the kernel brings a response to the agent that sent the request.
 #[derive(Debug)]
 pub(crate) struct UmadAgent {
     port: u8,
-    receive: AsyncFd<File>,
+    receive: AsyncFd<Arc<File>>,
     lanes: Lanes,
+    /// Of who receives, and of who waits to send.
+    gone: [GoneWatch; 2],
     counters: Arc<Counters>,
 }
 
 impl UmadAgent {
     /// Registers, waited for in the runtime of the caller.
-    pub(crate) fn open(device: &str, spec: &AgentSpec, counters: Arc<Counters>) -> Result<Self, DeviceError> {
+    pub(crate) fn open(
+        device: &str,
+        spec: &AgentSpec,
+        events: &Arc<Events>,
+        counters: &Arc<Counters>,
+    ) -> Result<Self, DeviceError> {
         let path = super::path(device, spec.port)?;
         let nonblock = OFlags::NONBLOCK.bits() as i32;
         let file =
             OpenOptions::new().read(true).write(true).custom_flags(nonblock).open(&path).map_err(opening)?;
-        abi::register(&file, spec).map_err(|errno| match errno {
+        let id = abi::register(&file, spec).map_err(|errno| match errno {
             Errno::INVAL => DeviceError::InUse {
                 what: if spec.class == MgmtClass::CM { "management class 7 (CM)" } else { "the management class" },
                 holder: "a kernel module, ib_cm for class 7 (unload rdma_ucm, rdma_cm, ib_ipoib and ib_cm), or another program",
             },
             errno => DeviceError::os("register a MAD agent", errno.into()),
         })?;
+        let file = Arc::new(file);
+        let lanes = match spec.class {
+            MgmtClass::CM => Lanes::open(&path, counters),
+            _ => Lanes::of_receiver(file.clone(), id, counters),
+        };
+        let lanes = lanes.map_err(opening)?;
         // SAFETY: a file keeps its descriptor.
         let receive = unsafe { readable(file) }?;
-        let lanes = Lanes::open(&path, &counters).map_err(opening)?;
-        Ok(Self { port: spec.port, receive, lanes, counters })
+        let gone = [GoneWatch::new(events), GoneWatch::new(events)];
+        Ok(Self { port: spec.port, receive, lanes, gone, counters: counters.clone() })
     }
 }
 
 fn opening(error: io::Error) -> DeviceError {
     match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            DeviceError::Permission { need: "read and write access to /dev/infiniband/umad*" }
-        }
+        io::ErrorKind::PermissionDenied => DeviceError::Permission {
+            need: "read and write access to /dev/infiniband/umad*: run as root, or add a udev rule for the files",
+        },
+        // The driver of a file that is there without its device.
+        _ if matches!(Errno::from_io_error(&error), Some(Errno::NXIO | Errno::NODEV)) => DeviceError::Gone,
         _ => DeviceError::os("open the port's MAD device", error),
     }
 }
 
 impl MadAgent for UmadAgent {
     fn send(&self, batch: &mut VecDeque<OutgoingMad>) -> Result<(), DeviceError> {
+        if self.gone[0].is_gone() {
+            return Err(DeviceError::Gone);
+        }
         self.lanes.send(batch)
     }
 
     fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<(), DeviceError>> {
+        if self.gone[1].poll(cx) {
+            return Poll::Ready(Err(DeviceError::Gone));
+        }
         self.lanes.poll_ready(cx)
     }
 
@@ -75,6 +97,9 @@ impl MadAgent for UmadAgent {
         out: &mut Vec<ReceivedMad>,
         max: usize,
     ) -> Poll<Result<(), DeviceError>> {
+        if self.gone[0].poll(cx) {
+            return Poll::Ready(Err(DeviceError::Gone));
+        }
         let before = out.len();
         let mut reads = 0;
         while reads < max {
@@ -84,15 +109,17 @@ impl MadAgent for UmadAgent {
                 Poll::Pending => break,
             };
             let mut packet = [0; PACKET];
-            match guard.try_io(|file| file.get_ref().read(&mut packet)) {
+            match guard.try_io(|file| (&**file.get_ref()).read(&mut packet)) {
                 Ok(Ok(len)) => {
                     reads += 1;
                     match abi::decode(self.port, &packet[..len]) {
-                        Some(mad) => {
+                        Ok(mad) => {
                             count(&self.counters.mads_received);
                             out.push(mad);
                         }
-                        None => count(&self.counters.mads_malformed),
+                        // Who asked has a deadline of its own.
+                        Err(NoMad::Unanswered) => count(&self.counters.mads_unanswered),
+                        Err(NoMad::Malformed) => count(&self.counters.mads_malformed),
                     }
                 }
                 Ok(Err(error)) => return Poll::Ready(Err(failed(error))),

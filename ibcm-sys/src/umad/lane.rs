@@ -4,7 +4,8 @@
 //! milliseconds for the first MAD to a neighbour, a second for one that does not answer (measured, Linux 6.1). Meanwhile it
 //! holds the open file's lock, so read, poll and even arriving MADs of that file wait too. So each lane has an open file
 //! and a thread of its own, and none of them receives. All MADs to one port take the same lane: they keep their order, and
-//! the kernel's part of their transaction IDs stays the same.
+//! the kernel's part of their transaction IDs stays the same. Classes whose requests are answered have one lane, on the file
+//! that receives: they are those of InfiniBand, where nothing has to be resolved.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -54,12 +55,15 @@ impl Lanes {
         for _ in 0..LANES {
             let file = OpenOptions::new().read(true).write(true).open(path)?;
             let agent = abi::register_sender(&file)?;
-            let (sender, queue) = mpsc::channel();
-            let lane = Lane { file, agent, queue, window: window.clone(), counters: counters.clone() };
-            thread::Builder::new().name("umad-send".into()).spawn(move || lane.run())?;
-            senders.push(sender);
+            senders.push(start(Arc::new(file), agent, &window, counters)?);
         }
         Ok(Self { senders, window })
+    }
+
+    /// One lane, by the agent that receives.
+    pub(super) fn of_receiver(file: Arc<File>, agent: u32, counters: &Arc<Counters>) -> io::Result<Self> {
+        let window = Arc::new(Window::default());
+        Ok(Self { senders: vec![start(file, agent, &window, counters)?], window })
     }
 
     /// Accepts from the front while there is room.
@@ -77,7 +81,7 @@ impl Lanes {
             }
             if let Some(mad) = batch.pop_front() {
                 // A lane ends when its sender is dropped only, so this can't fail.
-                _ = self.senders[lane_of(&mad)].send(mad);
+                _ = self.senders[lane_of(&mad) % self.senders.len()].send(mad);
             }
         }
         Ok(())
@@ -93,12 +97,23 @@ impl Lanes {
     }
 }
 
+fn start(
+    file: Arc<File>,
+    agent: u32,
+    window: &Arc<Window>,
+    counters: &Arc<Counters>,
+) -> io::Result<Sender<OutgoingMad>> {
+    let (sender, queue) = mpsc::channel();
+    let lane = Lane { file, agent, queue, window: window.clone(), counters: counters.clone() };
+    thread::Builder::new().name("umad-send".into()).spawn(move || lane.run())?;
+    Ok(sender)
+}
+
 /// The same for all MADs to one port.
 fn lane_of(mad: &OutgoingMad) -> usize {
     let av = &mad.to.av;
     let gid = av.grh.map_or([0; 16], |route| route.dgid.0);
-    let sum = gid.iter().chain(&av.dlid.0.to_be_bytes()).fold(0_usize, |sum, byte| sum + usize::from(*byte));
-    sum % LANES
+    gid.iter().chain(&av.dlid.0.to_be_bytes()).fold(0_usize, |sum, byte| sum + usize::from(*byte))
 }
 
 impl Window {
@@ -123,7 +138,7 @@ impl Window {
 
 #[derive(Debug)]
 struct Lane {
-    file: File,
+    file: Arc<File>,
     agent: u32,
     queue: Receiver<OutgoingMad>,
     window: Arc<Window>,
@@ -147,16 +162,20 @@ impl Lane {
     }
 
     fn write(&self, mad: &OutgoingMad) -> io::Result<()> {
-        let packet = abi::encode(self.agent, mad).ok_or(Errno::INVAL)?;
+        let wait = abi::Wait::of(&mad.mad);
+        let packet = abi::encode(self.agent, mad, wait).ok_or(Errno::INVAL)?;
         for _ in 0..REPEATS {
-            match (&self.file).write(&packet) {
+            match (&*self.file).write(&packet) {
                 Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => {}
                 result => return result.map(drop),
             }
             count(&self.counters.mads_repeated);
+            if wait.is_some() {
+                return Ok(()); // a request that is sent again: the kernel does that already
+            }
             thread::sleep(REPEAT_AFTER);
         }
-        (&self.file).write(&packet).map(drop)
+        (&*self.file).write(&packet).map(drop)
     }
 }
 

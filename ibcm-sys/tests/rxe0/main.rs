@@ -3,10 +3,17 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod bad_states;
 mod connections;
+mod datagrams;
 mod device;
 mod drops;
+mod end;
 mod mads;
+mod memory;
+mod removal;
+mod shared_receives;
+mod unreliable;
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -14,12 +21,14 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use ibcm_sys::LinuxDevice;
+use end::*;
+use ibcm_sys::{LinuxDevice, LinuxError};
 use ibdev::qp::{Init, QpSpec, QpType, Rtr, Rts, Transition};
 use ibdev::{
     Access, AddressVector, AgentSpec, Buf, Completion, CompletionOp, CompletionQueue, Device, DeviceError,
     DeviceEvent, GidKind, GlobalRoute, LinkLayer, MAD_LEN, MadAddr, MadAgent, OutgoingMad, PortState,
-    PostError, QueuePair, ReceivedMad, RecvWr, RemoteAddr, SendOp, SendWr, Status,
+    PostError, QueuePair, ReceivedMad, RecvWr, Region, RemoteAddr, SendFlags, SendOp, SendWr, SgList,
+    SharedMemory, Status,
 };
 use ibwire::mad::{Method, MgmtClass};
 use ibwire::{FlowLabel, Gid, Lid, Mtu, PKey, Psn, QKey, Qpn, RKey, Rate, RnrTimer, ServiceLevel, TimeCode};
@@ -34,7 +43,11 @@ async fn rxe0() -> Arc<LinuxDevice> {
 
 /// The address of a port as seen from 10.77.0.1.
 fn av(device: &LinuxDevice, to: &str) -> AddressVector {
-    let here: Gid = HERE.parse().unwrap();
+    av_from(device, HERE, to)
+}
+
+fn av_from(device: &LinuxDevice, from: &str, to: &str) -> AddressVector {
+    let here: Gid = from.parse().unwrap();
     let entries = device.gids(1).unwrap();
     let entry = entries.iter().find(|entry| entry.gid == here && entry.kind == GidKind::RoceV2).unwrap();
     let grh = GlobalRoute {
@@ -60,6 +73,12 @@ async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
 
 fn counter(device: &LinuxDevice, name: &str) -> u64 {
     device.counters().into_iter().find(|(found, _)| *found == name).unwrap().1
+}
+
+/// The next event that is `wanted`.
+async fn event(device: &LinuxDevice, wanted: DeviceEvent) {
+    let event = async { while poll_fn(|cx| device.poll_event(cx)).await != wanted {} };
+    within(&format!("{wanted:?}"), event).await;
 }
 
 /// Objects of rxe0 in the kernel, the device's own included.

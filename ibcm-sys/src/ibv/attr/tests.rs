@@ -79,7 +79,7 @@ fn init_of_a_datagram_qp_has_a_qkey_instead_of_access() {
 
 #[test]
 fn rtr_has_the_peer_and_what_it_may_do() {
-    let (attr, mask) = rtr(&rtr_attributes()).unwrap();
+    let (attr, mask) = rtr(QpType::Rc, &rtr_attributes()).unwrap();
     assert_eq!(mask.0, 1 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 15 | 1 << 17 | 1 << 20);
     assert_eq!((attr.qp_state, attr.path_mtu), (2, 3));
     assert_eq!((attr.dest_qp_num, attr.rq_psn), (0xab_cdef, 0x12_3456));
@@ -89,7 +89,7 @@ fn rtr_has_the_peer_and_what_it_may_do() {
 
 #[test]
 fn rts_has_psn_timeout_and_retries() {
-    let (attr, mask) = rts(&rts_attributes()).unwrap();
+    let (attr, mask) = rts(QpType::Rc, &rts_attributes()).unwrap();
     assert_eq!(mask.0, 1 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 13 | 1 << 16);
     assert_eq!((attr.qp_state, attr.sq_psn), (3, 0x65_4321));
     assert_eq!((attr.timeout, attr.retry_cnt, attr.rnr_retry, attr.max_rd_atomic), (19, 7, 6, 4));
@@ -98,8 +98,8 @@ fn rts_has_psn_timeout_and_retries() {
 #[test]
 fn an_alternate_path_goes_with_rearm() {
     let path = AlternatePath { av: av(), pkey_index: 3, timeout: TimeCode::truncate(18) };
-    let required = rts(&rts_attributes()).unwrap().1.0;
-    let with_rts = rts(&Rts { alternate: Some(path), ..rts_attributes() }).unwrap();
+    let required = rts(QpType::Rc, &rts_attributes()).unwrap().1.0;
+    let with_rts = rts(QpType::Rc, &Rts { alternate: Some(path), ..rts_attributes() }).unwrap();
     assert_eq!(with_rts.1.0, required | 1 << 14 | 1 << 18);
     let alone = load_path(&path).unwrap();
     assert_eq!(alone.1.0, 1 | 1 << 14 | 1 << 18);
@@ -111,6 +111,37 @@ fn an_alternate_path_goes_with_rearm() {
     }
     let (attr, mask) = migrate();
     assert_eq!((attr.qp_state, attr.path_mig_state, mask.0), (3, 0, 1 | 1 << 18));
+}
+
+#[test]
+fn an_unreliable_connection_has_no_retries_and_nobody_reads() {
+    let (attr, mask) = init(QpType::Uc, &init_attributes()).unwrap();
+    assert_eq!((mask.0, attr.qp_access_flags), (1 | 1 << 3 | 1 << 4 | 1 << 5, 1));
+    let (attr, mask) = rtr(QpType::Uc, &rtr_attributes()).unwrap();
+    assert_eq!(mask.0, 1 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 20);
+    assert_eq!((attr.max_dest_rd_atomic, attr.min_rnr_timer), (0, 0));
+    let (attr, mask) = rts(QpType::Uc, &rts_attributes()).unwrap();
+    assert_eq!(mask.0, 1 | 1 << 16);
+    assert_eq!((attr.sq_psn, attr.timeout, attr.retry_cnt, attr.rnr_retry), (0x65_4321, 0, 0, 0));
+}
+
+#[test]
+fn a_datagram_qp_has_its_first_psn_alone() {
+    let (attr, mask) = transition(QpType::Ud, &Transition::DatagramRtr).unwrap();
+    assert_eq!((attr.qp_state, mask.0), (2, 1));
+    let sq_psn = Psn::truncate(7);
+    let (attr, mask) = transition(QpType::Ud, &Transition::DatagramRts { sq_psn }).unwrap();
+    assert_eq!((attr.qp_state, attr.sq_psn, mask.0), (3, 7, 1 | 1 << 16));
+}
+
+#[test]
+fn draining_asks_for_its_event() {
+    for kind in [QpType::Rc, QpType::Uc, QpType::Ud] {
+        let (attr, mask) = transition(kind, &Transition::SqDrain).unwrap();
+        assert_eq!((attr.qp_state, attr.en_sqd_async_notify, mask.0), (4, 1, 1 | 1 << 2));
+        let (attr, mask) = transition(kind, &Transition::SqResume).unwrap();
+        assert_eq!((attr.qp_state, mask.0), (3, 1));
+    }
 }
 
 #[test]
@@ -161,11 +192,16 @@ fn address_vectors_carry_the_route_only_if_there_is_one() {
 #[test]
 fn what_libibverbs_has_no_room_for_is_refused() {
     assert_limit(init(QpType::Rc, &Init { port: 0, ..init_attributes() }), "port", 0, 255);
-    assert_limit(rtr(&Rtr { path_mtu: Mtu(0), ..rtr_attributes() }), "path MTU code", 0, 5);
-    assert_limit(rtr(&Rtr { path_mtu: Mtu(6), ..rtr_attributes() }), "path MTU code", 6, 5);
-    assert_limit(rts(&Rts { retry_count: 8, ..rts_attributes() }), "retry count", 8, 7);
-    assert_limit(rts(&Rts { rnr_retry: 8, ..rts_attributes() }), "RNR retry count", 8, 7);
+    assert_limit(rtr(QpType::Rc, &Rtr { path_mtu: Mtu(0), ..rtr_attributes() }), "path MTU code", 0, 5);
+    assert_limit(rtr(QpType::Rc, &Rtr { path_mtu: Mtu(6), ..rtr_attributes() }), "path MTU code", 6, 5);
+    assert_limit(rts(QpType::Rc, &Rts { retry_count: 8, ..rts_attributes() }), "retry count", 8, 7);
+    assert_limit(rts(QpType::Rc, &Rts { rnr_retry: 8, ..rts_attributes() }), "RNR retry count", 8, 7);
     let far = GlobalRoute { sgid_index: 256, ..ROUTE };
     assert_limit(address_vector(&AddressVector { grh: Some(far), ..av() }), "GID index", 256, 255);
-    assert_limit(rtr(&Rtr { av: AddressVector { port: 0, ..av() }, ..rtr_attributes() }), "port", 0, 255);
+    assert_limit(
+        rtr(QpType::Rc, &Rtr { av: AddressVector { port: 0, ..av() }, ..rtr_attributes() }),
+        "port",
+        0,
+        255,
+    );
 }
