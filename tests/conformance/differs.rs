@@ -8,8 +8,6 @@ use super::bench::Bench;
 pub enum Difference {
     /// A message longer than its receive fails as the responder's operational error, not as an invalid request.
     TooLongIsOperationalError,
-    /// Q_Keys with bit 31 go out as they are, not as the key of the sending queue pair.
-    QKeyIsNeverItsOwn,
     /// A receive posted to a queue pair in the error state is flushed by the next change to that state, not at once.
     ReceivesPostedInErrorWait,
 }
@@ -20,7 +18,6 @@ pub const RXE: &[(Difference, &str)] = &[
         Difference::TooLongIsOperationalError,
         "it answers with NAK 0x63 where IBTA vol. 1, 9.7.4.1.6 has 0x61 (spec/softhca.md 2.5, 5.1)",
     ),
-    (Difference::QKeyIsNeverItsOwn, "it has no privileged Q_Keys (spec/softhca.md 5.1)"),
     (
         Difference::ReceivesPostedInErrorWait,
         "posting a receive tells the kernel nothing, and nothing else makes it look at the queue",
