@@ -33,13 +33,16 @@
 //! impossible.
 //!
 //! # Features
-//! `runtime` (default): devices and links. Without it only [`engine`] is built.
+//! - `runtime` (default): devices and links. Without it only [`engine`] is built.
+//! - `ibsim`: [`IbsimDevice`], an HCA of a running ibsim, for management datagrams; on Linux.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "runtime")]
 mod device;
 pub mod engine;
+#[cfg(all(feature = "ibsim", target_os = "linux"))]
+mod ibsim;
 #[cfg(feature = "runtime")]
 pub mod sim;
 #[cfg(feature = "runtime")]
@@ -47,5 +50,7 @@ mod udp;
 
 #[cfg(feature = "runtime")]
 pub use device::SoftDevice;
+#[cfg(all(feature = "ibsim", target_os = "linux"))]
+pub use ibsim::IbsimDevice;
 #[cfg(feature = "runtime")]
 pub use udp::UdpConfig;
