@@ -1,23 +1,18 @@
 //! The dial example says what the peer did.
 
-use std::process::Command;
+mod common;
 
+use common::{Program, Result, example};
 use ibcm::{Gid, Hca, Listener, RejReason, Reject, ServiceId};
-
-type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const SID: ServiceId = ServiceId::new(0x1000_0000_0000_0001);
 
-/// What the example, which is built beside this test, prints about a target.
-async fn dial(target: Gid, seconds: &'static str) -> Result<String> {
-    let test = std::env::current_exe()?;
-    let profile = test.ancestors().nth(2).ok_or("no folder above the test")?;
-    let mut command = Command::new(profile.join("examples").join("dial"));
-    command.env_remove("RUST_LOG").env("IBCM_DEVICE", "soft");
-    command.args([&target.to_ip().to_string(), seconds]);
-    let output = tokio::task::spawn_blocking(move || command.output()).await??;
-    let text = String::from_utf8(output.stdout)? + &String::from_utf8(output.stderr)?;
-    if output.status.success() { Ok(text) } else { Err(text.into()) }
+/// What the example prints about a target.
+async fn dial(target: Gid, seconds: &str) -> Result<String> {
+    let mut command = example("dial")?;
+    command.env("IBCM_DEVICE", "soft").args([&target.to_ip().to_string(), seconds]);
+    let ended = Program::start(&mut command)?.ended().await?.well()?;
+    Ok(ended.stdout + &ended.stderr)
 }
 
 async fn target() -> Result<(Hca, Listener)> {

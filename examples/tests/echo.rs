@@ -1,25 +1,8 @@
 //! The echo example does what its documentation says.
 
-use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+mod common;
 
-type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
-
-/// The example, which is built beside this test.
-fn echo() -> Result<Command> {
-    let test = std::env::current_exe()?;
-    let profile = test.ancestors().nth(2).ok_or("no folder above the test")?;
-    let program: PathBuf = profile.join("examples").join("echo");
-    let mut command = Command::new(program);
-    command.env_remove("RUST_LOG").env_remove("IBCM_DEVICE");
-    Ok(command)
-}
-
-fn stdout(output: Output) -> Result<String> {
-    let text = String::from_utf8(output.stdout)?;
-    if output.status.success() { Ok(text) } else { Err(text.into()) }
-}
+use common::{Program, Result, example, output};
 
 /// The lines of `text` that report a CM message, as "WHO ARROW WHOM NAME".
 fn messages(text: &str) -> Vec<String> {
@@ -32,7 +15,8 @@ fn both_ends_in_one_process() -> Result {
     let folder = std::env::temp_dir().join(format!("echo-example-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
     let pcap = folder.join("echo.pcap");
-    let text = stdout(echo()?.args(["--count", "12", "--size", "5000", "--pcap"]).arg(&pcap).output()?)?;
+    let file = pcap.to_str().ok_or("not UTF-8")?;
+    let text = output("echo", &["--count", "12", "--size", "5000", "--pcap", file])?;
     let expected = [
         "client -> server REQ",
         "server -> client REP",
@@ -53,22 +37,17 @@ fn both_ends_in_one_process() -> Result {
 
 /// Runs the ends as two processes.
 fn two_processes(arguments: &[&str]) -> Result {
-    let mut server = echo()?
-        .args(["serve", "--once", "--device", "soft"])
-        .args(arguments)
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let mut lines = BufReader::new(server.stdout.take().ok_or("no output")?).lines();
+    let start = |role: &[&str]| {
+        Program::start(example("echo")?.args(role).args(["--device", "soft"]).args(arguments))
+    };
+    let mut server = start(&["serve", "--once"])?;
     let address = loop {
-        let line = lines.next().ok_or("the server ended")??;
-        if let Some(rest) = line.strip_prefix("connect to ") {
+        if let Some(rest) = server.line()?.strip_prefix("connect to ") {
             break rest.split(' ').next().ok_or("no address")?.to_owned();
         }
     };
-    let client = echo()?.args(["connect", &address, "--device", "soft"]).args(arguments).output()?;
-    let client = stdout(client)?;
-    let server_text = lines.collect::<std::io::Result<Vec<_>>>()?.join("\n");
-    assert!(server.wait()?.success(), "{server_text}");
+    let client = start(&["connect", &address])?.end()?.well()?.stdout;
+    let server_text = server.end()?.well()?.stdout;
     assert!(client.contains("client: message 5, 64 bytes, came back after"), "{client}");
     assert!(client.contains("client: disconnected, the peer confirmed"), "{client}");
     assert!(server_text.contains("server: 5 messages echoed to"), "{server_text}");
@@ -92,10 +71,10 @@ fn two_processes_by_ip() -> Result {
 #[test]
 fn nobody_serves() -> Result {
     // Nothing lives at this address, so the deadline decides.
-    let output =
-        echo()?.args(["connect", "127.0.255.1", "--device", "soft", "--deadline", "0.5"]).output()?;
-    let error = String::from_utf8(output.stderr)?;
-    assert!(!output.status.success());
+    let arguments = ["connect", "127.0.255.1", "--device", "soft", "--deadline", "0.5"];
+    let ended = Program::start(example("echo")?.args(arguments))?.end()?;
+    assert!(!ended.success);
+    let error = ended.stderr;
     assert!(error.starts_with("error: no answer to 1 request in "), "{error}");
     Ok(())
 }

@@ -1,21 +1,18 @@
 //! The observe example does what its documentation says.
 
-use std::process::Command;
+mod common;
 
-type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+use common::{Program, Result, example};
 
 /// Standard output and the log of a run.
 fn observe(filter: Option<&str>, arguments: &[&str]) -> Result<(String, String)> {
-    let test = std::env::current_exe()?;
-    let profile = test.ancestors().nth(2).ok_or("no folder above the test")?;
-    let mut command = Command::new(profile.join("examples").join("observe"));
-    command.args(arguments).env_remove("RUST_LOG").env_remove("IBCM_DEVICE").env("NO_COLOR", "1");
+    let mut command = example("observe")?;
+    command.args(arguments);
     if let Some(filter) = filter {
         command.env("RUST_LOG", filter);
     }
-    let output = command.output()?;
-    let (text, log) = (String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?);
-    if output.status.success() { Ok((text, log)) } else { Err((text + &log).into()) }
+    let ended = Program::start(&mut command)?.end()?.well()?;
+    Ok((ended.stdout, ended.stderr))
 }
 
 /// Lines about connections, and about messages.
@@ -53,7 +50,7 @@ fn it_shows_all_there_is() -> Result {
 
 #[test]
 fn the_log_is_filtered() -> Result {
-    let counts = |filter| Ok::<_, Box<dyn std::error::Error>>(count(&observe(Some(filter), &[])?.1));
+    let counts = |filter| Result::Ok(count(&observe(Some(filter), &[])?.1));
     let (connections, messages) = counts("ibcm=debug")?;
     assert!(connections >= 4 && messages == 0);
     assert_eq!(counts("ibcm::mad=trace")?, (0, 10));

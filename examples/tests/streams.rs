@@ -1,18 +1,8 @@
 //! The rpc and http examples do what their documentation says.
 
-use std::process::Command;
+mod common;
 
-type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
-
-/// What an example prints that is built beside this test, if it ends well.
-fn output(name: &str, arguments: &[&str]) -> Result<String> {
-    let test = std::env::current_exe()?;
-    let profile = test.ancestors().nth(2).ok_or("no folder above the test")?;
-    let mut command = Command::new(profile.join("examples").join(name));
-    let output = command.env_remove("RUST_LOG").env_remove("IBCM_DEVICE").args(arguments).output()?;
-    let text = String::from_utf8(output.stdout)? + &String::from_utf8(output.stderr)?;
-    if output.status.success() { Ok(text) } else { Err(text.into()) }
-}
+use common::{Result, output};
 
 #[test]
 fn calls_in_frames() -> Result {
