@@ -30,6 +30,9 @@ use crate::timing::DEADLINE;
 /// Awaited, it makes a queue pair with its receives posted, sends the REP and waits for the RTU or the peer's
 /// first data.
 ///
+/// # Errors
+/// [`AcceptError`]. It concerns this one peer, who was rejected if it is still there; the listener goes on.
+///
 /// # Cancel safety
 /// Dropped at any time, the peer is rejected with reason 28, and the queue pair is freed when no packet of it
 /// can be alive. If the peer had confirmed already, the connection is closed with the whole DREQ exchange in

@@ -18,7 +18,7 @@ use crate::connection::Connection;
 use crate::data::{Fresh, SetupError, to_rts};
 use crate::default_device;
 use crate::error::{AcceptError, Attempts, ConnectError, QpStep, Rejection};
-use crate::handshake::{Answered, Asked, Offer, Terms, Whom, before};
+use crate::handshake::{Answered, Asked, Left, Offer, Terms, Whom, before};
 use crate::hca::Hca;
 use crate::keepalive;
 use crate::options::{Options, option_setters};
@@ -38,6 +38,11 @@ use crate::timing::DEADLINE;
 /// pair and sends the RTU. All that is bounded by [`deadline`](Self::deadline). One attempt is made, and one
 /// more if the peer still holds an older connection of the same queue pair (reason 10), unless
 /// [`retry`](Self::retry) says otherwise.
+///
+/// # Errors
+/// [`ConnectError`], that of the last attempt. [`ConnectError::is_local`] tells whether a peer had a part in it,
+/// [`ConnectError::is_retryable`] whether the same may succeed later. A value out of range is
+/// [`ConnectError::Invalid`], and nothing was sent.
 ///
 /// # Cancel safety
 /// Dropped before a REQ is out, or between two attempts, nothing has happened. Then: REJ 4 goes out, or REJ 28 if the
@@ -210,8 +215,8 @@ impl<const N: usize> Connect<N> {
     ///
     /// What the REQ of an attempt tells the peer about time follows from what is left of the deadline then, and from the
     /// life time of a packet on the path. One period, from one REQ to the next, is the response timeout and two life
-    /// times, and by chance up to half a response timeout more: so that those who asked together, and found the peer's
-    /// backlog full, do not ask again together.
+    /// times, and by chance up to half a response timeout more, or up to a life time if that is longer: so that those who
+    /// asked together, and found the peer's backlog full, do not ask again together.
     /// - Response timeout: the longest of 4.096 us times 2^n, n from 12 to 20, with which eight periods fit what is left;
     ///   the shortest if they don't with any.
     /// - Max CM retries: as many as begin within what is left, at least 4, at most 15. The peer repeats its REP as often,
@@ -229,9 +234,9 @@ impl<const N: usize> Connect<N> {
     ///
     /// So a silent peer is given up at the deadline, or before if sixteen REQs are over sooner, on RoCE after 77 s at the
     /// earliest.
-    /// An attempt that another one may follow, by [`retry`](Self::retry), is timed as if 20 s were left when it is more:
-    /// its response timeout is 1.07 s (18) at most. That keeps the waits short for a peer with many at its door, and 60 s
-    /// bring two attempts or three instead of thirteen REQs far apart.
+    /// The response timeout of an attempt that another one may follow, by [`retry`](Self::retry), is chosen as if 4.5 s were
+    /// left when it is more, so that a period is about half a second: on RoCE 16.8 ms (12), 0.55 s. That keeps a peer busy
+    /// with many at its door, and 60 s bring some attempts of sixteen REQs instead of thirteen REQs far apart.
     /// [`response_timeout`](Self::response_timeout) and [`max_cm_retries`](Self::max_cm_retries) override the rule.
     pub fn deadline(self, deadline: Duration) -> Self {
         self.set(|config| config.deadline = deadline)
@@ -377,7 +382,7 @@ impl ConnectConfig {
         let options = &self.options;
         let memory = options.memory::<ConnectError>(&shared, device.attr())?;
         let left = deadline.map_or(self.deadline, |deadline| deadline.saturating_duration_since(now()));
-        let left = self.retry.attempt_time(all.made, left);
+        let for_waits = self.retry.time_for_waits(all.made, left);
         let terms = Terms {
             response_timeout: self.response_timeout,
             max_cm_retries: self.max_cm_retries,
@@ -386,7 +391,8 @@ impl ConnectConfig {
         };
         let unmade = options.local_qp(Qpn::default());
         let Resolved { path, service_id, private_data } = resolved;
-        let mut connect = terms.request(&path, service_id, &unmade, private_data, left, deadline)?;
+        let mut connect =
+            terms.request(&path, service_id, &unmade, private_data, Left { left, for_waits, deadline })?;
         let init = shared.engine().endpoint.connect_init(&connect)?;
 
         let parked = Arc::<Parked>::default();

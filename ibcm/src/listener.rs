@@ -173,6 +173,9 @@ impl Drop for Listener {
 
 /// Where to listen: a builder that is itself the future of the [`Listener`].
 ///
+/// # Errors
+/// [`ListenError`]: somebody listens there already, the address is not this HCA's, or a value is out of range.
+///
 /// # Cancel safety
 /// Dropped, nothing is bound.
 #[pin_project(!Unpin)]
@@ -290,8 +293,9 @@ impl Bind {
     /// How many requests may wait behind those of the [`window`](Self::window), taken or not, while MRAs keep their peers
     /// patient. Default 128.
     ///
-    /// A request that is dropped comes again after its peer's period, mostly one or two seconds. A server keeps busy if as
-    /// many wait as it decides in that time.
+    /// A request that is dropped comes again after its peer's period: 0.5 to 0.8 s if the peer has a
+    /// [`Retry::backoff`](crate::Retry::backoff), else mostly one or two seconds. A server keeps busy if as many wait as it
+    /// decides in about half of that time.
     pub fn backlog(self, requests: usize) -> Self {
         self.set(|config| config.backlog = requests)
     }

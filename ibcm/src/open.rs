@@ -25,6 +25,9 @@ use crate::shared::Shared;
 
 /// How to open an HCA: a builder that is itself the future of the [`Hca`].
 ///
+/// # Errors
+/// [`OpenError`]: no such device, several where none was named, somebody else holds it or its address, no tokio runtime.
+///
 /// # Cancel safety
 /// Dropped, nothing is open.
 #[pin_project(!Unpin)]

@@ -114,6 +114,9 @@ impl fmt::Display for Path {
 /// # }
 /// ```
 ///
+/// # Errors
+/// [`QueryError`]: nobody has that GID where the port reaches, the port is down, or a value is out of range.
+///
 /// # Cancel safety
 /// Dropped, nothing is left behind.
 #[pin_project(!Unpin)]

@@ -56,8 +56,9 @@ enum When {
     Custom(Arc<dyn Fn(&ConnectError) -> bool + Send + Sync>),
 }
 
-/// What is timed for an attempt that another one may follow, at most: waits between its REQs stay short then.
-const LONGEST_ATTEMPT: Duration = Duration::from_secs(20);
+/// By what the waits of an attempt are measured that another one may follow, at most: about half a second each, so that
+/// a peer with many at its door is not idle before those that it turned away come again.
+const SHORT_WAITS: Duration = Duration::from_millis(4500);
 
 impl Retry {
     /// Any number of attempts, as long as [`ConnectError::is_retryable`] says so, with pauses between them that double from
@@ -110,10 +111,10 @@ impl Retry {
         Invalid::not_less("the longest pause", self.longest_pause, self.first_pause)
     }
 
-    /// The time that the attempt with this number, counted from 1, has of what is left.
-    pub(crate) fn attempt_time(&self, number: u32, left: Duration) -> Duration {
+    /// The time by which the waits of the attempt with this number, counted from 1, are measured when so much is left.
+    pub(crate) fn time_for_waits(&self, number: u32, left: Duration) -> Duration {
         let is_last = number >= self.attempts || matches!(self.when, When::Stale);
-        if is_last { left } else { left.min(LONGEST_ATTEMPT) }
+        if is_last { left } else { left.min(SHORT_WAITS) }
     }
 
     /// How long to wait before the next attempt after `made` of them, the last with this error; `None` if there is none.
@@ -204,17 +205,17 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_attempt_takes_all_that_is_left() {
-        let secs = Duration::from_secs;
+    fn only_the_last_attempt_waits_long() {
+        let secs = Duration::from_secs_f64;
         let twice = Retry::backoff().attempts(2);
         for (retry, number, left, has) in [
-            (&twice, 1, 60, 20),
-            (&twice, 1, 12, 12),
-            (&twice, 2, 60, 60),
-            (&Retry::never(), 1, 60, 60),
-            (&Retry::default(), 1, 60, 60),
+            (&twice, 1, 60.0, 4.5),
+            (&twice, 1, 3.0, 3.0),
+            (&twice, 2, 60.0, 60.0),
+            (&Retry::never(), 1, 60.0, 60.0),
+            (&Retry::default(), 1, 60.0, 60.0),
         ] {
-            assert_eq!(retry.attempt_time(number, secs(left)), secs(has), "{retry:?}");
+            assert_eq!(retry.time_for_waits(number, secs(left)), secs(has), "{retry:?}");
         }
     }
 

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use ibdev::qp::{QpSpec, QpType, Transition};
-use ibdev::{Buf, CompletionQueue, DeviceError, QueuePair, RecvWr, SendOp, SendWr};
-use ibwire::Qpn;
+use ibdev::{Buf, CompletionQueue, DeviceError, QueuePair, RecvWr, RemoteAddr, SendOp, SendWr};
+use ibwire::{Qpn, RKey};
 
 pub use ibdev::{Completion, CompletionOp};
 
@@ -90,6 +90,18 @@ impl RcQp {
     /// As [`post_recv`](Self::post_recv).
     pub fn post_send(&self, buf: Buf) -> Result<(), DeviceError> {
         let work = SendWr::new(0, SendOp::Send { imm: None }, buf);
+        self.qp.post_send(&mut VecDeque::from([work])).map_err(not_posted)
+    }
+
+    /// Posts an RDMA write of no length, in RTS: it completes well when the peer's device has answered it, and takes no
+    /// receive and no memory of the peer. For a connection that may be idle: a queue pair that sends nothing never learns
+    /// that its peer is gone.
+    ///
+    /// # Errors
+    /// As [`post_recv`](Self::post_recv).
+    pub fn post_probe(&self) -> Result<(), DeviceError> {
+        let to = RemoteAddr { addr: 0, rkey: RKey(0) };
+        let work = SendWr::new(0, SendOp::Write { to, imm: None }, Buf::unregistered(0));
         self.qp.post_send(&mut VecDeque::from([work])).map_err(not_posted)
     }
 

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::odd::Odd;
-use common::{Net, Result, SID, drop_after};
+use common::{Net, Result, SID, drop_after, own_qp};
+use futures::StreamExt;
 use ibcm::sim::Subnet;
-use ibcm::{Access, BufPool, Connection, Hca, Listener, Recv, RemoteRegion, ServiceId};
+use ibcm::{Access, BufPool, Connection, Hca, HcaEvent, Listener, Recv, RemoteRegion, Retry, ServiceId};
 use ibdev::Device;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
@@ -74,7 +75,7 @@ async fn client(net: Subnet, server: ibcm::Gid) -> Result {
     later(receive.closed()).await;
     drop((region, receive));
 
-    // Once more, over a stream and by IP.
+    // Once more, over a stream.
     let mut stream = {
         let path = hca.path_to(server).service_id(SID).await?;
         later(Connection::connect(path).deadline(LONG)).await?.into_stream()
@@ -214,6 +215,7 @@ async fn a_server_on_a_bad_network() -> Result {
 enum Call {
     Open,
     Bind,
+    BindIp,
     PathTo,
     Domain,
     Pool,
@@ -222,6 +224,9 @@ enum Call {
     Expose,
     SharedRecv,
     Connect,
+    ConnectIp,
+    ConnectAll,
+    Handshake,
     Accept,
     Send,
     SendCopy,
@@ -232,17 +237,20 @@ enum Call {
     FetchAdd,
     CompareSwap,
     ListenerClose,
+    HcaEvents,
+    ConnectionEvents,
     Disconnect,
     Closed,
     WaitIdle,
     Close,
 }
 
-const CALLS: [Call; 24] = {
+const CALLS: [Call; 30] = {
     use Call::*;
     [
         Open,
         Bind,
+        BindIp,
         PathTo,
         Domain,
         Pool,
@@ -251,6 +259,9 @@ const CALLS: [Call; 24] = {
         Expose,
         SharedRecv,
         Connect,
+        ConnectIp,
+        ConnectAll,
+        Handshake,
         Accept,
         Send,
         SendCopy,
@@ -261,6 +272,8 @@ const CALLS: [Call; 24] = {
         FetchAdd,
         CompareSwap,
         ListenerClose,
+        HcaEvents,
+        ConnectionEvents,
         Disconnect,
         Closed,
         WaitIdle,
@@ -293,6 +306,7 @@ impl Scene {
                 }
             }
             Call::Bind => drop(Listener::bind(ServiceId::new(7)).device(hca).await?),
+            Call::BindIp => drop(Listener::bind_ip((hca.gid().to_ip(), 7174)).device(hca).await?),
             Call::PathTo => drop(hca.path_to(net.server.gid()).await?),
             Call::Domain => drop(hca.domain().await?),
             Call::Pool => drop(hca.pool(3, 64).await?),
@@ -305,6 +319,40 @@ impl Scene {
                 let answering = async { listener.accept().await?.accept().await.map_err(ibcm::Error::from) };
                 let connecting = async { Ok(Connection::connect(path).deadline(LONG).await?) };
                 drop(tokio::try_join!(connecting, answering)?);
+            }
+            Call::ConnectIp => {
+                let address = (net.server.gid().to_ip(), 7174);
+                let listener = Listener::bind_ip(address).device(&net.server).await?;
+                let answering = async { listener.accept().await?.accept().await.map_err(ibcm::Error::from) };
+                let connecting =
+                    async { Ok(Connection::connect_ip(address).device(hca).deadline(LONG).await?) };
+                drop(tokio::try_join!(connecting, answering)?);
+            }
+            Call::ConnectAll => {
+                let peers = std::iter::repeat_n((net.server.gid(), SID), 5);
+                let all = hca.connect_all(peers).concurrency(3).deadline(LONG).retry(Retry::backoff());
+                let all = all.each(|_, connect| connect.recv(Recv::buffers(1, 64)));
+                let answering = async {
+                    let mut conns = Vec::new();
+                    loop {
+                        // That one client gave up is its affair.
+                        conns.extend(listener.accept().await?.accept().await.ok());
+                    }
+                };
+                let attempts = tokio::select! {
+                    attempts = all.collect::<Vec<_>>() => attempts,
+                    closed = answering => return closed,
+                };
+                for attempt in attempts {
+                    attempt.result?;
+                }
+            }
+            Call::Handshake => {
+                let path = hca.path_to(net.server.gid()).service_id(SID).await?;
+                let connecting = own_qp::connect(hca, &path);
+                let answering = own_qp::accept(&net.server, listener);
+                let ((_ours, asked), (_theirs, answered)) = tokio::try_join!(connecting, answering)?;
+                drop(tokio::join!(asked.finish(), answered.finish()));
             }
             Call::Accept => {
                 let path = hca.path_to(net.server.gid()).service_id(SID).await?;
@@ -327,6 +375,18 @@ impl Scene {
             Call::FetchAdd => drop(client.fetch_add(*remote, 1).await?),
             Call::CompareSwap => drop(client.compare_swap(*remote, 1, 1).await?),
             Call::ListenerClose => listener.close().await,
+            Call::HcaEvents => {
+                let (mut all, mut of_port) = (hca.events(), hca.ports().remove(0).events());
+                net.net.port_down("client", 1);
+                net.net.port_up("client", 1);
+                for event in [HcaEvent::PortDown { port: 1 }, HcaEvent::PortUp { port: 1 }] {
+                    assert_eq!((all.next().await, of_port.next().await), (Some(event), Some(event)));
+                }
+            }
+            Call::ConnectionEvents => {
+                let events = client.events().count();
+                drop(tokio::join!(events, client.disconnect().deadline(LONG)));
+            }
             Call::Disconnect => drop(client.disconnect().deadline(LONG).await),
             Call::Closed => {
                 drop(tokio::join!(client.closed(), server.disconnect().deadline(LONG)));

@@ -4,12 +4,14 @@ mod common;
 
 use std::time::Duration;
 
+use common::own_qp::{accept, ask, connect, offer};
 use common::{Net, Result, SID, drop_after};
-use ibcm::handshake::{self, LocalQp, Offer, Reply, Session};
+use ibcm::handshake::{self, LocalQp};
+use ibcm::qp::Transition;
 use ibcm::verbs::RcQp;
 use ibcm::{
-    AcceptError, ConnectError, Connection, DeviceError, Hca, How, Listener, QpStep, Qpn, RejReason, Reject,
-    Role, ServicePath, Status,
+    AcceptError, ConnectError, Connection, DeviceError, Hca, How, QpStep, Qpn, RejReason, Reject, Role,
+    ServicePath, Status,
 };
 use tokio::time::{Instant, timeout};
 
@@ -18,42 +20,6 @@ const SECOND: Duration = Duration::from_secs(1);
 const POLLS: usize = 60;
 /// Of no queue pair that there is: the handshake needs none.
 const MADE_UP: Qpn = Qpn::truncate(0x12_3456);
-
-/// The passive side up to its REP: a queue pair in RTR with one receive posted.
-async fn offer(hca: &Hca, listener: &Listener) -> Result<(RcQp, Offer)> {
-    let qp = hca.verbs().create_rc_qp().await?;
-    let offer = listener.accept().await?.prepare(LocalQp::rc(qp.qpn()))?;
-    qp.modify(offer.attrs().init).await?;
-    qp.modify(offer.attrs().rtr).await?;
-    qp.post_recv(hca.alloc(4096).await?)?;
-    Ok((qp, offer))
-}
-
-/// The same to the end of the handshake.
-async fn accept(hca: &Hca, listener: &Listener) -> Result<(RcQp, Session)> {
-    let (qp, offer) = offer(hca, listener).await?;
-    let attrs = *offer.attrs();
-    let session = offer.private_data(b"welcome").reply().await?;
-    qp.modify(attrs.rts).await?;
-    Ok((qp, session))
-}
-
-/// The active side up to its RTU: a queue pair in RTS with one receive posted.
-async fn ask(hca: &Hca, path: &ServicePath) -> Result<(RcQp, Reply)> {
-    let qp = hca.verbs().create_rc_qp().await?;
-    qp.modify(path.qp_init()?).await?;
-    qp.post_recv(hca.alloc(4096).await?)?;
-    let connect = handshake::connect(path.clone(), LocalQp::rc(qp.qpn()));
-    let reply = connect.private_data(b"hello").deadline(60 * SECOND).await?;
-    qp.modify(reply.attrs().rtr).await?;
-    qp.modify(reply.attrs().rts).await?;
-    Ok((qp, reply))
-}
-
-async fn connect(hca: &Hca, path: &ServicePath) -> Result<(RcQp, Session)> {
-    let (qp, reply) = ask(hca, path).await?;
-    Ok((qp, reply.rtu_data(b"go").ready().await?))
-}
 
 async fn path(net: &Net) -> Result<ServicePath> {
     Ok(net.client.path_to(net.server.gid()).service_id(SID).await?)
@@ -90,7 +56,7 @@ async fn both_sides_have_queue_pairs_of_their_own() -> Result {
     // The SDK has not touched the queue pairs: what is posted is still there.
     for (hca, qp) in [(&net.client, &client_qp), (&net.server, &server_qp)] {
         qp.post_recv(hca.alloc(8).await?)?;
-        qp.modify(ibcm::qp::Transition::Error).await?;
+        qp.modify(Transition::Error).await?;
         assert_eq!(qp.completion().await.status, Status::WR_FLUSH_ERR);
     }
     assert_eq!(client.finish().await.how, How::Confirmed);
@@ -412,6 +378,34 @@ async fn a_dropped_session_disconnects() -> Result {
     drop(client);
     assert_eq!(server.closed().await.how, How::ByPeer);
     drop((server, client_qp, server_qp, listener, path));
+    net.quiet().await
+}
+
+/// All DREQs of the peer are lost, and nobody knows better: the queue pair has to ask.
+#[tokio::test(start_paused = true)]
+async fn an_idle_side_learns_by_asking_that_its_peer_has_ended() -> Result {
+    let net = Net::new(1).await?;
+    let (listener, path) = (net.listen().await?, path(&net).await?);
+    let ((client_qp, client), (server_qp, server)) =
+        tokio::try_join!(connect(&net.client, &path), accept(&net.server, &listener))?;
+    for qp in [&client_qp, &server_qp] {
+        qp.post_probe()?;
+        assert_eq!(qp.completion().await.status, Status::SUCCESS);
+    }
+    net.net.partition(&["client"], &["server"]);
+    let ended = client.disconnect().await;
+    assert!(matches!(ended.how, How::Unconfirmed { .. }), "{ended}");
+    client_qp.modify(Transition::Error).await?;
+    net.net.heal();
+    assert!(timeout(600 * SECOND, server.closed()).await.is_err());
+    assert!(timeout(SECOND, client_qp.completion()).await.is_ok(), "its receive was never used");
+
+    let at = Instant::now();
+    server_qp.post_probe()?;
+    assert_eq!(server_qp.completion().await.status, Status::RETRY_EXC_ERR);
+    server.disconnect().deadline(5 * SECOND).await;
+    assert!(at.elapsed() < 60 * SECOND, "{:?}", at.elapsed());
+    drop((client, server, client_qp, server_qp, listener, path));
     net.quiet().await
 }
 

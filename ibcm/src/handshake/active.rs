@@ -32,19 +32,27 @@ pub(crate) struct Terms {
     pub(crate) rnr_retry_count: u8,
 }
 
+/// What is left of the time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Left {
+    pub(crate) left: Duration,
+    /// What measures the waits between REQs.
+    pub(crate) for_waits: Duration,
+    pub(crate) deadline: Option<Instant>,
+}
+
 impl Terms {
-    /// The REQ. So much is `left` of the time until `deadline`.
+    /// The REQ.
     pub(crate) fn request(
         &self,
         path: &Path,
         service_id: ServiceId,
         qp: &LocalQp,
         private_data: PrivateData<92>,
-        left: Duration,
-        deadline: Option<Instant>,
+        Left { left, for_waits, deadline }: Left,
     ) -> Result<proto::Connect, Invalid> {
         let life_time = path.record().packet_life_time.time_code();
-        let timing = Timing::derive(left, life_time, self.response_timeout);
+        let timing = Timing::derive(left, for_waits, life_time, self.response_timeout);
         Invalid::at_most("max CM retries", self.max_cm_retries.unwrap_or(0), 15u8)?;
         let mut connect = proto::Connect::new(path.inner(), service_id, qp.qpn);
         connect.response_timeout = timing.response_timeout;

@@ -11,7 +11,7 @@ use ibwire::PrivateData;
 use pin_project::pin_project;
 use tracing::Instrument;
 
-use super::active::{Asked, Reply, Terms, Whom};
+use super::active::{Asked, Left, Reply, Terms, Whom};
 use super::local_qp::LocalQp;
 use crate::clock::now;
 use crate::error::{Attempts, ConnectError};
@@ -106,11 +106,11 @@ impl Config {
     async fn run(self) -> Result<Reply, ConnectError> {
         Invalid::more_than_zero("deadline", self.deadline)?;
         let deadline = now().checked_add(self.deadline);
+        let left = Left { left: self.deadline, for_waits: self.deadline, deadline };
         let service_id = self.path.service_id();
         let path = self.path.into_path();
         path.port().hca().shared().has_cm()?;
-        let request =
-            self.terms.request(&path, service_id, &self.qp, self.private_data, self.deadline, deadline)?;
+        let request = self.terms.request(&path, service_id, &self.qp, self.private_data, left)?;
         let mut all = Attempts { made: 1, ..Attempts::default() };
         let shared = path.port().hca().shared();
         let asked = Asked::new(shared, Whom::Listener, request, self.disconnect_data, None, &mut all)?;

@@ -71,6 +71,6 @@ pub use local_qp::LocalQp;
 pub use passive::Offer;
 pub use session::Session;
 
-pub(crate) use active::{Answered, Asked, Terms, Whom};
+pub(crate) use active::{Answered, Asked, Left, Terms, Whom};
 pub(crate) use session::{OnDrop, closed};
 pub(crate) use wait::{before, poll_slot, until, wait};

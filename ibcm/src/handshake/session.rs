@@ -44,6 +44,12 @@ pub(crate) struct Parts {
 ///
 /// The SDK never touches the queue pair. When [`closed`](Self::closed) is over, move it to the error state, which gives back
 /// what is posted; when it fails by itself, [`disconnect`](Self::disconnect) tells the peer.
+///
+/// # A peer that is gone
+/// A host that dies sends no DREQ, and all repetitions of one may be lost. Then `closed` waits for ever: there is no
+/// keepalive for a queue pair that is not the SDK's. Let an idle queue pair ask from time to time by an RDMA write of no
+/// length ([`RcQp::post_probe`](crate::verbs::RcQp::post_probe) is one). When its completion fails the peer is gone, or has
+/// ended: [`disconnect`](Self::disconnect), which is over within its deadline, answered or not.
 #[derive(Debug)]
 #[must_use = "dropped, it disconnects"]
 pub struct Session {

@@ -2,6 +2,7 @@
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
 pub mod odd;
+pub mod own_qp;
 
 use std::error::Error;
 use std::future::Future;
