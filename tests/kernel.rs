@@ -35,7 +35,7 @@ fn main() -> ExitCode {
             Target::Example { package: "ibcm-sys", name: "rdma_sys_qp", feature: Some("verbs") },
             Target::Example { package: "examples", name: "own_qp", feature: None },
         ],
-        limit: Duration::from_secs(600),
+        limit: Duration::from_secs(1800),
     });
     let mut trials = vec![
         Trial::test("guest_reports_a_failure", ends_with(&cm, Case::new("failure", "fails.sh", &["3"]), 3)),

@@ -23,6 +23,8 @@ counters! {
     mads_sent,
     /// MADs that the kernel refused: no neighbour, no such GID index, no memory.
     mads_refused,
+    /// MADs that were still waiting a while after their agent was dropped.
+    mads_unsent,
     /// Writes of a MAD that were repeated because one with the same transaction ID was still on its way.
     mads_repeated,
     /// MADs that arrived.

@@ -5,6 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use ibdev::DeviceError;
+use rustix::process::{Resource, getrlimit};
 
 /// A state of this machine in which a device can't do what was asked, with the remedy. It is the source of a
 /// [`DeviceError::Os`]; [`LinuxError::of`] finds it there. What the process may not do is [`DeviceError::Permission`],
@@ -85,6 +86,17 @@ impl LinuxError {
         };
         DeviceError::os(what, io::Error::new(kind, self))
     }
+}
+
+/// How much memory the process may lock, in bytes. None if it may lock all there is.
+pub(crate) fn locked_memory_limit() -> Option<u64> {
+    const CAP_IPC_LOCK: u32 = 14;
+    let may_lock_all = std::fs::read_to_string("/proc/self/status").is_ok_and(|status| {
+        let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        let capabilities = capabilities.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+        capabilities.is_some_and(|capabilities| capabilities & 1 << CAP_IPC_LOCK != 0)
+    });
+    if may_lock_all { None } else { getrlimit(Resource::Memlock).current }
 }
 
 /// Lists names for people.

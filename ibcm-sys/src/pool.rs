@@ -69,27 +69,26 @@ impl Pool {
         }
     }
 
-    /// Drops something slow a little later and elsewhere, here and now if the runtime is over.
-    fn drop_later<T: Send + 'static>(&self, value: T) {
-        let drop_it = |turn: OwnedSemaphorePermit, value: T| {
-            move || {
-                drop(value);
-                drop(turn);
-            }
-        };
+    /// Does something slow a little later and elsewhere. If the runtime is over, `work` is dropped here and now instead.
+    pub(crate) fn later(&self, work: impl FnOnce() + Send + 'static) {
         match self.turns.clone().try_acquire_owned() {
-            Ok(turn) => drop(self.runtime.spawn_blocking(drop_it(turn, value))),
+            Ok(turn) => drop(self.runtime.spawn_blocking(move || with(turn, work))),
             Err(_) => {
                 let (turns, runtime) = (self.turns.clone(), self.runtime.clone());
                 drop(self.runtime.spawn(async move {
                     // Never closed.
                     if let Ok(turn) = turns.acquire_owned().await {
-                        drop(runtime.spawn_blocking(drop_it(turn, value)));
+                        drop(runtime.spawn_blocking(move || with(turn, work)));
                     }
                 }));
             }
         }
     }
+}
+
+fn with(turn: OwnedSemaphorePermit, work: impl FnOnce()) {
+    work();
+    drop(turn);
 }
 
 impl fmt::Debug for Pool {
@@ -122,7 +121,7 @@ impl<T: Send + 'static> Deref for Deferred<T> {
 impl<T: Send + 'static> Drop for Deferred<T> {
     fn drop(&mut self) {
         if let Some(value) = self.value.take() {
-            self.pool.drop_later(value);
+            self.pool.later(move || drop(value));
         }
     }
 }

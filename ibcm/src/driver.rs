@@ -139,6 +139,12 @@ impl Driver {
                 DeviceEvent::PortUp(port) => self.port_news.came(port, HcaEvent::PortUp { port }),
                 DeviceEvent::PortDown(port) => self.port_news.came(port, HcaEvent::PortDown { port }),
                 DeviceEvent::GidChange(port) => self.port_news.came(port, HcaEvent::GidChange { port }),
+                DeviceEvent::LidChange(port) => self.port_news.came(port, HcaEvent::LidChange { port }),
+                DeviceEvent::PkeyChange(port) => self.port_news.came(port, HcaEvent::PkeyChange { port }),
+                DeviceEvent::SmChange(port) => self.port_news.came(port, HcaEvent::SmChange { port }),
+                DeviceEvent::ClientReregister(port) => {
+                    self.port_news.came(port, HcaEvent::ClientReregister { port });
+                }
                 DeviceEvent::QpError(qpn) | DeviceEvent::QpRequestError(qpn) => {
                     self.qp_error(qpn, Status::GENERAL_ERR);
                 }

@@ -1,18 +1,14 @@
 //! Registered memory.
 
 use std::any::Any;
-use std::io;
 use std::sync::Arc;
 
 use bytes::BytesMut;
 use ibdev::{Buf, DeviceError, MemoryKey};
 use rdma_sys::{ibv_access_flags, ibv_mr};
-use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit};
 
+use super::Raw;
 use super::domain::Domain;
-use super::{Raw, refused};
-use crate::LinuxError;
 use crate::counters::count;
 use crate::pool::Deferred;
 
@@ -40,10 +36,7 @@ impl MemoryRegion {
     ) -> Result<Self, DeviceError> {
         // SAFETY: the domain lives as long as the region, which keeps it; the bytes are the caller's promise.
         let region = unsafe { rdma_sys::ibv_reg_mr(domain.raw(), start.cast(), len, access.0 as i32) };
-        if region.is_null() {
-            return Err(not_registered(io::Error::last_os_error()));
-        }
-        let raw = Raw::new(region, WHAT)?;
+        let raw = Raw::new(region, "register memory")?;
         // SAFETY: the region is alive, and its keys never change.
         let (lkey, rkey) = unsafe { ((*raw.get()).lkey, (*raw.get()).rkey) };
         Ok(Self { raw: Some(raw), lkey, rkey, domain })
@@ -74,15 +67,6 @@ impl MemoryRegion {
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
         self.end();
-    }
-}
-
-const WHAT: &str = "register memory";
-
-fn not_registered(error: io::Error) -> DeviceError {
-    match (Errno::from_io_error(&error), getrlimit(Resource::Memlock).current) {
-        (Some(Errno::NOMEM), Some(limit)) => LinuxError::LockedMemory { limit }.met(WHAT),
-        _ => refused(WHAT, error),
     }
 }
 

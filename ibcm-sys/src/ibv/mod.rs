@@ -31,6 +31,10 @@ use std::os::raw::c_int;
 use std::ptr::NonNull;
 
 use ibdev::DeviceError;
+use rustix::io::Errno;
+
+use crate::LinuxError;
+use crate::error::locked_memory_limit;
 
 pub(crate) use context::{Context, names};
 pub(crate) use cq::VerbsCq;
@@ -74,10 +78,15 @@ fn check(result: c_int, what: &'static str) -> Result<(), DeviceError> {
 }
 
 fn refused(what: &'static str, error: io::Error) -> DeviceError {
-    match rustix::io::Errno::from_io_error(&error) {
-        Some(rustix::io::Errno::NODEV | rustix::io::Errno::IO) => DeviceError::Gone,
-        Some(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => DeviceError::Permission {
+    match Errno::from_io_error(&error) {
+        Some(Errno::NODEV | Errno::IO) => DeviceError::Gone,
+        Some(Errno::ACCESS | Errno::PERM) => DeviceError::Permission {
             need: "read and write access to /dev/infiniband/uverbs*: run as root, or add a udev rule for the files",
+        },
+        // Not only registered memory is locked: queues are, too.
+        Some(Errno::NOMEM) => match locked_memory_limit() {
+            Some(limit) => LinuxError::LockedMemory { limit }.met(what),
+            None => DeviceError::os(what, error),
         },
         _ => DeviceError::os(what, error),
     }

@@ -81,7 +81,14 @@ impl QueuePair for VerbsQp {
     }
 
     fn post_recv(&self, work: &mut VecDeque<RecvWr>) -> Result<(), PostError> {
-        self.inner.post_recv(work)
+        let before = work.len();
+        let result = self.inner.post_recv(work);
+        if work.len() < before && self.inner.shared.failed.load(Ordering::Acquire) {
+            // Posting a receive tells some drivers nothing (rxe), so it is told once more that it flushes.
+            let qp = Arc::clone(&self.inner);
+            self.inner.hca().pool().later(move || qp.flush_again());
+        }
+        result
     }
 }
 
@@ -503,6 +510,17 @@ impl Qp {
 
     fn take_posted(&self, is_destroyed: bool) -> Vec<SgList> {
         self.cqs().flat_map(|cq| cq.take_all(&self.shared, is_destroyed)).collect()
+    }
+
+    /// Has the driver flush what was posted since it went to the error state. Slow.
+    fn flush_again(&self) {
+        let _one = self.modifying.lock().unwrap_or_else(PoisonError::into_inner);
+        if *self.state() == State::Reset || !self.shared.failed.load(Ordering::Acquire) {
+            return;
+        }
+        let Ok((mut attr, mask)) = attr::transition(self.shared.kind, &Transition::Error) else { return };
+        // SAFETY: the queue pair lives while `self` does; the attributes are read during the call only.
+        unsafe { rdma_sys::ibv_modify_qp(self.raw.get(), &raw mut attr, mask.0 as i32) };
     }
 
     /// The device is being removed. The driver may still flush what is posted; if not, the device reaches no memory any more,

@@ -12,10 +12,10 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ibdev::{DeviceError, OutgoingMad};
 use rustix::io::Errno;
@@ -34,7 +34,10 @@ const WINDOW: usize = 128;
 const REPEATS: u32 = 10;
 const REPEAT_AFTER: Duration = Duration::from_millis(1);
 
-/// The sending side of an agent. Dropped, what it has accepted is still written.
+/// How long what was accepted is still written when the agent is dropped. The rest is counted.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// The sending side of an agent. Dropped, what it has accepted is still written for a while.
 #[derive(Debug)]
 pub(super) struct Lanes {
     senders: Vec<Sender<OutgoingMad>>,
@@ -45,7 +48,15 @@ pub(super) struct Lanes {
 struct Window {
     used: AtomicUsize,
     gone: AtomicBool,
+    /// When the agent was dropped.
+    closed: OnceLock<Instant>,
     waiting: Mutex<Option<Waker>>,
+}
+
+impl Drop for Lanes {
+    fn drop(&mut self) {
+        _ = self.window.closed.set(Instant::now());
+    }
 }
 
 impl Lanes {
@@ -148,6 +159,10 @@ struct Lane {
 impl Lane {
     fn run(self) {
         for mad in &self.queue {
+            if self.window.closed.get().is_some_and(|closed| closed.elapsed() > GRACE) {
+                count(&self.counters.mads_unsent);
+                continue;
+            }
             match self.write(&mad) {
                 Ok(()) => count(&self.counters.mads_sent),
                 Err(error) => {

@@ -32,6 +32,27 @@ pub enum HcaEvent {
         /// The port's number, from 1.
         port: u8,
     },
+    /// The LID of a port has changed: peers that were told the old one do not reach it any more. InfiniBand only.
+    LidChange {
+        /// The port's number, from 1.
+        port: u8,
+    },
+    /// The P_Key table of a port has changed.
+    PkeyChange {
+        /// The port's number, from 1.
+        port: u8,
+    },
+    /// A port has another master subnet manager, or that is elsewhere. InfiniBand only.
+    SmChange {
+        /// The port's number, from 1.
+        port: u8,
+    },
+    /// The subnet manager has forgotten who has joined groups, offers services and wants reports, and asks to be told again.
+    /// InfiniBand only.
+    ClientReregister {
+        /// The port's number, from 1.
+        port: u8,
+    },
     /// The device was removed, and with it everything that was made on it. The last event.
     Removed,
     /// The stream was not read for long: so many events were missed, of any port. Those that follow are whole again.
@@ -42,7 +63,13 @@ impl HcaEvent {
     /// The port that it is about; `None` if it is about all of them.
     pub const fn port(&self) -> Option<u8> {
         match self {
-            Self::PortUp { port } | Self::PortDown { port } | Self::GidChange { port } => Some(*port),
+            Self::PortUp { port }
+            | Self::PortDown { port }
+            | Self::GidChange { port }
+            | Self::LidChange { port }
+            | Self::PkeyChange { port }
+            | Self::SmChange { port }
+            | Self::ClientReregister { port } => Some(*port),
             Self::Removed | Self::Lagged(_) => None,
         }
     }
