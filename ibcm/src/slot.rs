@@ -148,7 +148,12 @@ impl Slot {
             Event::Timeout { effort, .. } => End::Timeout(effort),
             Event::Disconnected { cause, .. } => End::Disconnected(Closed::disconnected(&cause)),
             Event::DeviceRemoved { .. } => End::DeviceRemoved,
-            Event::Request { .. } => return,
+            Event::AlternateLoaded { .. }
+            | Event::AlternateRefused { .. }
+            | Event::AlternateTimeout { .. }
+            | Event::AlternateRequest { .. }
+            | Event::Migrated { .. }
+            | Event::Request { .. } => return,
         };
         match &end {
             End::Disconnected(closed) => tracing::debug!(how = %closed, "ended"),

@@ -106,6 +106,9 @@ pub struct Connect {
     pub srq: bool,
     /// Our receive queue returns end-to-end credits.
     pub end_to_end_flow_control: bool,
+    /// Another path to the same peer, to which the queue pairs can migrate. It has the P_Key of `path` and carries its
+    /// MTU, and the device can migrate paths. The peer may decline it. Default: none.
+    pub alternate: Option<Path>,
     /// For the peer's application.
     pub private_data: PrivateData<92>,
     /// When to give up waiting for the reply, whatever retries are left and however busy the peer says it is.
@@ -131,6 +134,7 @@ impl Connect {
             jitter: Duration::ZERO,
             srq: false,
             end_to_end_flow_control: false,
+            alternate: None,
             private_data: PrivateData::EMPTY,
             deadline: None,
         }
@@ -138,8 +142,6 @@ impl Connect {
 }
 
 /// How to accept a request, for [`Endpoint::accept`](super::Endpoint::accept).
-///
-/// What became of an alternate path in the REQ is the endpoint's answer: none is loaded yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Accept {
@@ -157,6 +159,9 @@ pub struct Accept {
     pub srq: bool,
     /// Our receive queue returns end-to-end credits.
     pub end_to_end_flow_control: bool,
+    /// Whether alternate paths are taken, that of the REQ if it can be used, and later ones. Without, or where the device
+    /// can't migrate paths, they are declined. Default true.
+    pub failover: bool,
     /// For the peer's application.
     pub private_data: PrivateData<196>,
     /// When to give up waiting for the RTU. `None`, the default: as with [`Connect::deadline`].
@@ -173,6 +178,33 @@ impl Accept {
             rnr_retry_count: 7,
             srq: false,
             end_to_end_flow_control: false,
+            failover: true,
+            private_data: PrivateData::EMPTY,
+            deadline: None,
+        }
+    }
+}
+
+/// Which alternate path to load, for [`Endpoint::load_path`](super::Endpoint::load_path).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LoadPath {
+    /// The path, as with [`Connect::alternate`].
+    pub path: Path,
+    /// Within which time the peer shall answer, flight time not counted. Default 20 (4.3 s).
+    pub response_timeout: TimeCode,
+    /// For the peer's application.
+    pub private_data: PrivateData<168>,
+    /// When to give up waiting for the answer. `None`, the default: when the retries that the REQ allowed are used up.
+    pub deadline: Option<Instant>,
+}
+
+impl LoadPath {
+    /// A path with the defaults named at the fields.
+    pub const fn new(path: Path) -> Self {
+        Self {
+            path,
+            response_timeout: TimeCode::truncate(20),
             private_data: PrivateData::EMPTY,
             deadline: None,
         }

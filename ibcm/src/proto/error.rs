@@ -38,6 +38,49 @@ pub enum ConnectError {
     DeviceRemoved,
 }
 
+/// Why a command about alternate paths was refused. Nothing was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PathError {
+    /// The connection has ended.
+    #[error("the connection is gone")]
+    Gone,
+    /// The connection is not established.
+    #[error("not possible in state {0}")]
+    State(State),
+    /// The device cannot have this path beside the primary one.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// Only the side that sent the REQ proposes paths.
+    #[error("only the active side loads alternate paths")]
+    PassiveSide,
+    /// The peer has said that it cannot migrate paths, or has not answered an earlier LAP.
+    #[error("the peer cannot migrate paths, or did not answer when it was asked before")]
+    PeerUnable,
+    /// An earlier LAP is not answered yet.
+    #[error("the peer has not answered an earlier request yet")]
+    Busy,
+    /// An alternate path is loaded; another one can be when the queue pair has migrated to it.
+    #[error("an alternate path is loaded already")]
+    Loaded,
+    /// No alternate path is loaded.
+    #[error("no alternate path is loaded")]
+    NotLoaded,
+    /// The peer asks for nothing.
+    #[error("the peer does not ask for an alternate path")]
+    NotAsked,
+}
+
+impl From<CommandError> for PathError {
+    fn from(error: CommandError) -> Self {
+        match error {
+            CommandError::State(state) => Self::State(state),
+            CommandError::Invalid(invalid) => Self::Invalid(invalid),
+            CommandError::Gone | CommandError::QpInUse(_) => Self::Gone,
+        }
+    }
+}
+
 /// Why a command for a connection was refused. Nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

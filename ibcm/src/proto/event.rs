@@ -3,10 +3,11 @@
 use std::time::{Duration, Instant};
 
 use ibdev::MadSource;
+use ibdev::qp::AlternatePath;
 use ibwire::{PrivateData, RejReason};
 
 use super::endpoint::{ConnHandle, ListenerId};
-use super::message::{MessageId, Mra, Rej, RejectInfo, Rep, Req};
+use super::message::{ApInfo, ApStatus, Lap, MessageId, Mra, Rej, RejectInfo, Rep, Req};
 use super::path::Path;
 
 /// Something that happened to a connection.
@@ -65,6 +66,49 @@ pub enum Event {
         mra: Box<Mra>,
         /// Until when its answer is waited for, unless it says so again.
         until: Instant,
+    },
+    /// Active side: the peer has loaded the alternate path. Now our queue pair has to
+    /// ([`Transition::LoadPath`](ibdev::qp::Transition::LoadPath)); if it does not, say so by
+    /// [`unload_path`](super::Endpoint::unload_path).
+    AlternateLoaded {
+        /// The connection.
+        conn: ConnHandle,
+        /// For the queue pair.
+        path: Box<AlternatePath>,
+    },
+    /// Active side: the peer has not loaded the alternate path. The connection stays.
+    AlternateRefused {
+        /// The connection.
+        conn: ConnHandle,
+        /// Why.
+        status: ApStatus,
+        /// What came with the status.
+        info: Box<ApInfo>,
+        /// The application's bytes.
+        private_data: Box<PrivateData<148>>,
+    },
+    /// Active side: the LAP was not answered. The connection stays, and no other LAP is sent on it.
+    AlternateTimeout {
+        /// The connection.
+        conn: ConnHandle,
+        /// What was tried.
+        effort: Effort,
+    },
+    /// Passive side: the peer asks for an alternate path. It is kept patient by automatic MRAs until
+    /// [`accept_path`](super::Endpoint::accept_path), once our queue pair has the path, or
+    /// [`reject_path`](super::Endpoint::reject_path).
+    AlternateRequest {
+        /// The connection.
+        conn: ConnHandle,
+        /// What is wanted.
+        request: Box<AlternateRequest>,
+    },
+    /// The queue pair has migrated; the connection goes by its alternate path now, and none is loaded.
+    Migrated {
+        /// The connection.
+        conn: ConnHandle,
+        /// The path from now on.
+        primary: Box<Path>,
     },
     /// Final: the request withdrew before it was accepted or rejected.
     Withdrawn {
@@ -130,6 +174,11 @@ impl Event {
             | Self::Reply { conn, .. }
             | Self::Established { conn, .. }
             | Self::Busy { conn, .. }
+            | Self::AlternateLoaded { conn, .. }
+            | Self::AlternateRefused { conn, .. }
+            | Self::AlternateTimeout { conn, .. }
+            | Self::AlternateRequest { conn, .. }
+            | Self::Migrated { conn, .. }
             | Self::Withdrawn { conn, .. }
             | Self::Rejected { conn, .. }
             | Self::ReplyRefused { conn, .. }
@@ -164,12 +213,26 @@ pub struct Request {
     pub from: MadSource,
     /// The path to the peer: that of the REQ, turned round.
     pub path: Path,
+    /// The alternate path to the peer, likewise, if there is one that can be used.
+    pub alternate: Option<Path>,
     /// The most that [`Accept::responder_resources`](super::Accept::responder_resources) can be: what the peer will have
     /// outstanding, or less if the device can't.
     pub responder_resources: u8,
     /// The most that [`Accept::initiator_depth`](super::Accept::initiator_depth) can be: what the peer serves, or less if
     /// the device can't.
     pub initiator_depth: u8,
+}
+
+/// A request to load an alternate path, as it arrived.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AlternateRequest {
+    /// The message.
+    pub lap: Lap,
+    /// The path to the peer: that of the LAP, turned round.
+    pub path: Path,
+    /// The same for our queue pair.
+    pub attr: AlternatePath,
 }
 
 /// A REJ of the peer.

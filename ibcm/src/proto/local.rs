@@ -16,6 +16,8 @@ pub struct LocalCa {
     pub max_responder_resources: u8,
     /// RDMA reads and atomics that a QP can have outstanding.
     pub max_initiator_depth: u8,
+    /// Whether a QP can have an alternate path and migrate to it.
+    pub path_migration: bool,
     /// The ports.
     pub ports: Vec<LocalPort>,
 }
@@ -50,6 +52,7 @@ impl LocalCa {
             ack_delay: attr.ack_delay,
             max_responder_resources: attr.max_responder_resources,
             max_initiator_depth: attr.max_initiator_depth,
+            path_migration: attr.path_migration,
             ports,
         }
     }
@@ -115,6 +118,15 @@ impl LocalPort {
     /// Whether `lid` is one of this port's.
     pub fn owns_lid(&self, lid: Lid) -> bool {
         self.lid.is_unicast() && lid.0 & !self.path_bits_mask() == self.lid.0 & !self.path_bits_mask()
+    }
+
+    /// The LID with these path bits; none on RoCE.
+    pub(super) fn lid_with(&self, path_bits: u8) -> Lid {
+        if self.lid.is_unicast() {
+            Lid(self.lid.0 & !self.path_bits_mask() | u16::from(path_bits))
+        } else {
+            Lid::NONE
+        }
     }
 
     /// The part of `lid` that tells this port's LIDs apart.

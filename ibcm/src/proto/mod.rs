@@ -2,7 +2,8 @@
 //!
 //! It speaks the seven messages of a reliable connection's life (REQ, MRA, REJ, REP, RTU, DREQ, DREP) in the active and
 //! the passive role, with their timers, repetitions, rejections and TimeWait, and derives the attributes that the queue
-//! pair needs at each step; and the two messages (SIDR_REQ, SIDR_REP) by which datagram services are found. It never touches a socket, a clock, a runtime or global randomness.
+//! pair needs at each step; the two messages (LAP, APR) by which alternate paths are loaded; and the two (SIDR_REQ,
+//! SIDR_REP) by which datagram services are found. It never touches a socket, a clock, a runtime or global randomness.
 //!
 //! # Names in TimeWait
 //!
@@ -45,15 +46,15 @@ mod timers;
 mod transport;
 
 pub use attrs::{Attrs, ack_timeout};
-pub use command::{Accept, Connect, Disconnect, Listen, Overflow, Reject};
+pub use command::{Accept, Connect, Disconnect, Listen, LoadPath, Overflow, Reject};
 pub use config::Config;
 pub use connection::{Role, State};
 pub use discriminator::Discriminator;
 pub use endpoint::{ConnHandle, Endpoint, Info, ListenerId};
-pub use error::{CommandError, ConnectError, ListenError};
+pub use error::{CommandError, ConnectError, ListenError, PathError};
 #[cfg(feature = "runtime")]
 pub(crate) use event::is_consumer;
-pub use event::{DisconnectCause, Effort, Event, Rejection, Request};
+pub use event::{AlternateRequest, DisconnectCause, Effort, Event, Rejection, Request};
 pub use invalid::{Invalid, Limit, Value};
 pub use local::{LocalCa, LocalPort};
 pub use path::Path;

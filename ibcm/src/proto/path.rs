@@ -72,4 +72,13 @@ impl Path {
             local_ack_timeout,
         }
     }
+
+    /// The same as an alternate path: there its LIDs say whether it is one (spec/cm.md 2.1).
+    pub(super) fn alternate_block(&self, port: &LocalPort, local_ack_timeout: TimeCode) -> PathBlock {
+        let block = self.block(port, local_ack_timeout);
+        match port.is_ethernet() {
+            true => PathBlock { local_lid: Lid::PERMISSIVE, remote_lid: Lid::PERMISSIVE, ..block },
+            false => block,
+        }
+    }
 }

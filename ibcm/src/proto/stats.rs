@@ -24,11 +24,11 @@ stats! {
     mads_received,
     /// MADs handed out.
     mads_sent,
-    /// REQs, REPs, DREQs and SIDR_REQs sent again because no answer came.
+    /// REQs, REPs, DREQs, LAPs and SIDR_REQs sent again because no answer came.
     resent,
     /// MRAs sent because a request or reply was undecided for long.
     mras_sent,
-    /// REPs, RTUs, REJs, MRAs, DREPs and SIDR_REPs sent again in answer to a repeated message.
+    /// REPs, RTUs, REJs, MRAs, DREPs, APRs and SIDR_REPs sent again in answer to a repeated message.
     repeated_answers,
     /// Requests handed to a listener.
     requests,
@@ -44,6 +44,14 @@ stats! {
     handshake_timeouts,
     /// DREQs that were never answered.
     disconnect_timeouts,
+    /// LAPs that were never answered.
+    lap_timeouts,
+    /// LAPs of peers handed to the user.
+    alternate_requests,
+    /// LAPs of peers refused unasked.
+    refused_alternates,
+    /// Connections whose queue pairs have migrated.
+    migrations,
     /// Rejections received.
     rejections_received,
     /// Rejections sent, repeated ones not counted.
@@ -77,7 +85,7 @@ stats! {
     dropped_class_version,
     /// A method that is not for us.
     dropped_method,
-    /// A CM message that this version does not speak: LAP, APR, SAP, SPR.
+    /// A CM message that is known and not spoken: SAP and SPR, which suggest alternate paths.
     dropped_unsupported,
     /// An attribute that is no CM message.
     dropped_unknown_attribute,

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use ibdev::qp::Init;
 use ibdev::{MadAddr, MadSource, OutgoingMad};
-use ibwire::{CommId, Guid, PrivateData, Psn, QKey, Qpn, RejReason};
+use ibwire::{CommId, Guid, PrivateData, Psn, QKey, Qpn, RejReason, TimeCode};
 use rand::Rng;
 
 use super::super::attrs::{Attrs, ack_timeout};
@@ -18,12 +18,12 @@ use super::super::ids::RemoteNames;
 use super::super::invalid::{Invalid, Limit, Value};
 use super::super::local::LocalCa;
 use super::super::message::{
-    Ari, CmRetries, Eecn, FailoverAccepted, Message, MessageId, PathBlock, Rep, Req, RetryCount, Rtu,
-    TransportService, VendorId,
+    Ari, CmRetries, Eecn, Message, MessageId, PathBlock, Rep, Req, RetryCount, Rtu, TransportService,
+    VendorId,
 };
 use super::super::outbox::Owed;
 use super::super::timers::Timer;
-use super::{Connection, Reports, Role, State, Terms, keep, kept};
+use super::{AlternatePlan, Connection, Reports, Role, State, Terms, keep, kept};
 
 /// What a [`Connect`] comes to on this CA.
 #[derive(Debug, Clone, Copy)]
@@ -35,6 +35,7 @@ pub(in super::super) struct Plan {
     retry_count: RetryCount,
     rnr_retry_count: RetryCount,
     max_cm_retries: CmRetries,
+    alternate: Option<AlternatePlan>,
 }
 
 impl Plan {
@@ -81,6 +82,11 @@ impl Plan {
             retry_count: RetryCount::truncate(narrow("retry count", connect.retry_count, 7)?),
             rnr_retry_count: RetryCount::truncate(narrow("RNR retry count", connect.rnr_retry_count, 7)?),
             max_cm_retries: CmRetries::truncate(narrow("CM retries", connect.max_cm_retries, 15)?),
+            alternate: connect
+                .alternate
+                .as_ref()
+                .map(|alternate| AlternatePlan::new(ca, alternate, path))
+                .transpose()?,
         };
         if !port.active {
             return Err(ConnectError::PortDown(path.port));
@@ -124,6 +130,7 @@ impl Connection {
             remote_keys: None,
             tid,
             primary: address,
+            remote_gid: connect.path.record.dgid,
             answer_to: address,
             period: connect.response_timeout.duration() + round_trip,
             max_cm_retries: plan.max_cm_retries.get(),
@@ -132,7 +139,10 @@ impl Connection {
             mra_timeout: core.config.mra_service_timeout,
             mra_data: None,
             time_wait: core.time_wait(round_trip + core.ca.ack_delay.duration()),
-            failover: FailoverAccepted::ACCEPTED,
+            failover: None,
+            peer_ack_delay: TimeCode::default(),
+            takes_paths: false,
+            migration: None,
             terms: Terms {
                 path_mtu: connect.path.record.mtu,
                 rq_psn,
@@ -175,10 +185,13 @@ impl Connection {
             max_cm_retries: plan.max_cm_retries,
             srq: connect.srq,
             primary: plan.block,
-            alternate: PathBlock::NONE,
+            alternate: plan.alternate.as_ref().map_or(PathBlock::NONE, |alternate| alternate.block),
             sap_supported: false,
             private_data: connect.private_data,
         };
+        if let Some(alternate) = &plan.alternate {
+            connection.propose(core, alternate);
+        }
         core.states[State::ReqSent.index()] += 1;
         core.ids.insert_local_id(local_id, handle.slot());
         core.ids.insert_local_qpn(connect.qpn, handle.slot());
@@ -219,6 +232,7 @@ impl Connection {
             ..self.terms
         };
         self.time_wait = core.time_wait(2 * self.life_time.duration() + delay.duration());
+        self.take_failover(core, rep);
         self.set_state(core, State::RepRcvd);
         if rep.initiator_depth > offered {
             core.warn(now, from, "replies with more reads than were offered");

@@ -1,7 +1,7 @@
 //! What both sides have agreed on, and the QP attributes that follow from it (spec/cm.md 5.1).
 
 use ibdev::MadAddr;
-use ibdev::qp::{Rtr, Rts};
+use ibdev::qp::{AlternatePath, Rtr, Rts};
 use ibwire::{Mtu, Psn, Qpn, RnrTimer, TimeCode};
 
 use super::super::attrs::Attrs;
@@ -57,13 +57,20 @@ impl Connection {
         match self.state {
             State::ReqSent | State::ReqMraRcvd | State::ReqRcvd | State::ReqMraSent => None,
             _ if !self.is_peer_known() || self.local_qpn.get() == 0 => None,
-            _ => self.attrs_of(core, &self.terms),
+            _ => self.attrs_of(core, &self.terms, self.loaded_attr(core)),
         }
     }
 
     /// The attributes by these terms; `None` while the port does not have our GID.
-    pub(super) fn attrs_of(&self, core: &Core, terms: &Terms) -> Option<Attrs> {
+    pub(super) fn attrs_of(
+        &self,
+        core: &Core,
+        terms: &Terms,
+        alternate: Option<AlternatePath>,
+    ) -> Option<Attrs> {
         let primary = core.sgids.resolve(&self.primary)?;
-        Some(terms.attrs(&primary, self.remote_qpn, core.config.min_rnr_timer))
+        let mut attrs = terms.attrs(&primary, self.remote_qpn, core.config.min_rnr_timer);
+        attrs.rts.alternate = alternate;
+        Some(attrs)
     }
 }

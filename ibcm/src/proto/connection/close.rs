@@ -156,6 +156,9 @@ impl Connection {
 
     /// The retries are used up, or the deadline has passed.
     pub(super) fn give_up(&mut self, core: &mut Core, now: Instant) {
+        if self.state == State::Established {
+            return self.give_up_lap(core, now);
+        }
         let Some(effort) = self.effort(now) else { return };
         self.stop_exchange(core);
         tracing::debug!(local = %self.local_id, state = %self.state, sent = effort.sent, "no answer");
@@ -185,7 +188,8 @@ impl Connection {
 
     /// A REJ that found this connection.
     pub(in super::super) fn handle_rej(&mut self, core: &mut Core, now: Instant, rej: &Rej) {
-        if self.state == State::TimeWait {
+        let is_late = self.state == State::Established && self.has_exchanged_paths();
+        if self.state == State::TimeWait || is_late {
             core.stats.dropped_state += 1;
             return;
         }

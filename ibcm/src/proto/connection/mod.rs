@@ -3,6 +3,7 @@
 mod active;
 mod attrs;
 mod close;
+mod migration;
 mod passive;
 mod peer;
 mod state;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ibdev::{AddressVector, MAD_LEN, MadSource, OutgoingMad};
-use ibwire::{CommId, Guid, PrivateData, Qpn, TimeCode, TransactionId};
+use ibwire::{CommId, Gid, Guid, PrivateData, Qpn, TimeCode, TransactionId};
 use rand::Rng as _;
 
 use super::core::{Core, encoded};
@@ -27,6 +28,8 @@ use super::timers::Timer;
 
 pub(super) use active::Plan;
 use attrs::Terms;
+use migration::Migration;
+pub(super) use migration::{AlternatePlan, Proposal};
 pub(super) use passive::{Admission, Arrival};
 pub(super) use peer::Crossing;
 use peer::Peering;
@@ -68,6 +71,8 @@ pub(super) struct Connection {
     tid: TransactionId,
     /// The primary path, for MADs.
     primary: Address,
+    /// Where it ends; within a subnet the address does not say so.
+    remote_gid: Gid,
     /// Where the peer's REQ or REP came from, and what answers it goes to.
     answer_to: Address,
     /// From one REQ, REP or DREQ to the next.
@@ -82,7 +87,13 @@ pub(super) struct Connection {
     /// What they carry, unless that is nothing.
     mra_data: Option<Arc<PrivateData<222>>>,
     time_wait: Duration,
-    failover: FailoverAccepted,
+    /// What became of the alternate path in the REQ, if there was one.
+    failover: Option<FailoverAccepted>,
+    /// How long the peer's CA may delay an acknowledgement: 0 on the passive side, which is not told.
+    peer_ack_delay: TimeCode,
+    /// Passive: LAPs are put to the user.
+    takes_paths: bool,
+    migration: Option<Box<Migration>>,
     terms: Terms,
     timer: Timer,
     /// While a REQ, REP or DREQ is unanswered.
@@ -140,7 +151,9 @@ impl Connection {
 
     /// Whether a MAD comes from this connection's peer.
     pub(super) fn is_from(&self, from: &MadSource) -> bool {
-        is_at(self.primary.av(), from) || self.was_met_at(from)
+        is_at(self.primary.av(), from)
+            || self.was_met_at(from)
+            || self.migration.as_ref().is_some_and(|migration| migration.knows(from))
     }
 
     /// Whether a MAD comes from where the peer's REQ or REP came from. Where the path ends is only what a REQ says, so
@@ -322,7 +335,8 @@ impl Connection {
             State::ReqRcvd => self.ask_for_time(core, MessageId::REQ, State::ReqMraSent),
             State::RepRcvd => self.ask_for_time(core, MessageId::REP, State::RepMraSent),
             State::TimeWait => self.release(core),
-            State::ReqMraSent | State::RepMraSent | State::Established => {}
+            State::Established => self.handle_lap_timer(core, now),
+            State::ReqMraSent | State::RepMraSent => {}
         }
     }
 
@@ -384,6 +398,11 @@ impl Connection {
             }
             (State::RepSent | State::RepMraRcvd, MessageId::REP) if self.remote_id == mra.local_comm_id => {
                 self.handle_busy(core, now, mra, State::RepMraRcvd);
+            }
+            (State::Established, MessageId::LAP)
+                if self.awaits_apr() && self.remote_id == mra.local_comm_id =>
+            {
+                self.handle_busy(core, now, mra, State::Established);
             }
             _ => core.stats.dropped_state += 1,
         }

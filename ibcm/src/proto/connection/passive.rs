@@ -15,12 +15,10 @@ use super::super::event::{Event, Request};
 use super::super::ids::RemoteNames;
 use super::super::invalid::{Invalid, Limit, Value};
 use super::super::listeners::MraTerms;
-use super::super::message::{
-    Eecn, FailoverAccepted, Message, MessageId, Rej, Rep, Req, RetryCount, Rtu, VendorId,
-};
+use super::super::message::{Eecn, Message, MessageId, Rej, Rep, Req, RetryCount, Rtu, VendorId};
 use super::super::path::Path;
 use super::super::timers::Timer;
-use super::{Connection, Reports, Role, State, Terms};
+use super::{Connection, Proposal, Reports, Role, State, Terms};
 
 /// Who asks, and the way back.
 #[derive(Debug)]
@@ -30,6 +28,7 @@ pub(in super::super) struct Arrival {
     pub(in super::super) path: Path,
     /// The same for MADs.
     pub(in super::super) primary: MadAddr,
+    pub(in super::super) alternate: Proposal,
 }
 
 /// A request that passed all checks.
@@ -49,7 +48,6 @@ pub(super) struct Agreement {
     life_time: TimeCode,
     answer_within: Duration,
     time_wait: Duration,
-    failover: FailoverAccepted,
     terms: Terms,
 }
 
@@ -67,10 +65,6 @@ impl Agreement {
             life_time: ack_timeout.saturating_sub(1),
             answer_within: req.remote_cm_response_timeout.duration(),
             time_wait: core.time_wait(ack_timeout.duration()),
-            failover: match req.alternate_path() {
-                Some(_) => FailoverAccepted::UNSUPPORTED,
-                None => FailoverAccepted::ACCEPTED,
-            },
             terms: Terms {
                 path_mtu: req.path_mtu,
                 rq_psn,
@@ -117,6 +111,7 @@ impl Connection {
             remote_keys: None,
             tid,
             primary: core.sgids.address(arrival.primary),
+            remote_gid: arrival.path.record.dgid,
             answer_to: core.sgids.address(from.reply()),
             period: agreed.period,
             max_cm_retries: agreed.max_cm_retries,
@@ -125,7 +120,10 @@ impl Connection {
             mra_timeout: mra_terms.service_timeout,
             mra_data: mra_terms.data.clone(),
             time_wait: agreed.time_wait,
-            failover: agreed.failover,
+            failover: None,
+            peer_ack_delay: TimeCode::default(),
+            takes_paths: false,
+            migration: None,
             terms: agreed.terms,
             timer: Timer::default(),
             exchange: None,
@@ -134,6 +132,7 @@ impl Connection {
             rtu_data: None,
             drep_data: None,
         };
+        connection.take_proposal(core, &arrival.alternate);
         core.states[State::ReqRcvd.index()] += 1;
         core.ids.insert_local_id(local_id, handle.slot());
         connection.meet_peer(core, &arrival.names);
@@ -144,6 +143,7 @@ impl Connection {
             req: req.clone(),
             from: *from,
             path: arrival.path,
+            alternate: arrival.alternate.path(),
             responder_resources: connection.terms.responder_resources,
             initiator_depth: connection.terms.initiator_depth,
         });
@@ -157,7 +157,6 @@ impl Connection {
         self.life_time = agreed.life_time;
         self.answer_within = agreed.answer_within;
         self.time_wait = agreed.time_wait;
-        self.failover = agreed.failover;
         self.terms = agreed.terms;
     }
 
@@ -193,7 +192,8 @@ impl Connection {
 
     pub(in super::super) fn accept_attrs(&self, core: &Core, accept: &Accept) -> Result<Attrs, CommandError> {
         let terms = self.accepted_terms(accept)?;
-        self.attrs_of(core, &terms).ok_or_else(|| {
+        let alternate = self.accepted_path(core, accept.failover);
+        self.attrs_of(core, &terms, alternate).ok_or_else(|| {
             let sgid = Value::Gid(core.sgids.gid(&self.primary).unwrap_or_default());
             Invalid::new("SGID", sgid, Limit::Must("in the GID table of the path's port")).into()
         })
@@ -207,6 +207,7 @@ impl Connection {
         accept: Accept,
     ) -> Result<(), CommandError> {
         self.terms = self.accepted_terms(&accept)?;
+        let failover_accepted = self.decide_on_path(core, accept.failover);
         self.decide(core);
         if self.local_qpn != accept.qpn {
             self.local_qpn = accept.qpn;
@@ -223,7 +224,7 @@ impl Connection {
             responder_resources: self.terms.responder_resources,
             initiator_depth: self.terms.initiator_depth,
             target_ack_delay: core.ca.ack_delay,
-            failover_accepted: self.failover,
+            failover_accepted,
             end_to_end_flow_control: accept.end_to_end_flow_control,
             rnr_retry_count: RetryCount::truncate(accept.rnr_retry_count),
             srq: accept.srq,

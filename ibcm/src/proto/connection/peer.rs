@@ -107,9 +107,12 @@ impl Connection {
         self.role = Role::Passive;
         self.tid = tid;
         self.primary = core.sgids.address(arrival.primary);
+        self.remote_gid = arrival.path.record.dgid;
         self.answer_to = core.sgids.address(from.reply());
         self.agree(Agreement::new(core, req, offer, self.terms.rq_psn));
         self.meet_peer(core, &arrival.names);
+        (self.migration, self.failover) = (None, None);
+        self.take_proposal(core, &arrival.alternate);
         self.set_state(core, State::ReqRcvd);
         self.start_timer(core, now + mra_terms.asked_after(self.answer_within));
         core.stats.crossing_requests += 1;
@@ -117,6 +120,7 @@ impl Connection {
             req: req.clone(),
             from: *from,
             path: arrival.path,
+            alternate: arrival.alternate.path(),
             responder_resources: self.terms.responder_resources,
             initiator_depth: self.terms.initiator_depth,
         });

@@ -3,14 +3,14 @@
 use std::time::Instant;
 
 use ibdev::{AddressVector, GlobalRoute, MadAddr, MadSource};
-use ibwire::{Lid, PathRecord, QKey, Qpn, RejReason, Selector, TransactionId};
+use ibwire::{Lid, Mtu, PKey, PathRecord, QKey, Qpn, RejReason, Selector, ServiceId, TransactionId};
 
 use super::super::command::Overflow;
-use super::super::connection::{Admission, Arrival, Connection, Crossing};
+use super::super::connection::{Admission, Arrival, Connection, Crossing, Proposal};
 use super::super::ids::{RemoteNames, Source};
 use super::super::listeners::Wanted;
 use super::super::local::{LocalCa, LocalPort};
-use super::super::message::{PathBlock, Rej, RejectInfo, Req, TransportService};
+use super::super::message::{ApInfo, ApStatus, PathBlock, Rej, RejectInfo, Req, TransportService};
 use super::super::path::{DEFAULT_HOP_LIMIT, Path};
 use super::super::peers::Meeting;
 use super::super::rejections::Rejected;
@@ -176,24 +176,82 @@ impl Endpoint {
         if listeners.is_full(listener) {
             return Err(Refusal::Overflow(listener));
         }
-        let arrival = arrival(end?, from, req, names)?;
+        let arrival = arrival(ca, end?, from, req, names)?;
         Ok(Admission { arrival, listener, mra_terms: mra_terms.clone() })
     }
 
     fn arrival(&self, from: &MadSource, req: &Req, names: RemoteNames) -> Result<Arrival, Refusal> {
-        arrival(local_end(&self.core.ca, from, &req.primary)?, from, req, names)
+        let ca = &self.core.ca;
+        arrival(ca, local_end(ca, from, &req.primary)?, from, req, names)
     }
 }
 
 /// Who asks, and by which way an answer goes there, if there is one from this end.
 fn arrival(
+    ca: &LocalCa,
     (port, sgid_index): (&LocalPort, u16),
     from: &MadSource,
     req: &Req,
     names: RemoteNames,
 ) -> Result<Arrival, Refusal> {
-    let (path, primary) = path_back(port, sgid_index, from, req)?;
-    Ok(Arrival { names, path, primary })
+    let common = Common { service_id: req.service_id, pkey: req.pkey, mtu: req.path_mtu };
+    let (path, primary) = path_back(port, sgid_index, from, &req.primary, common)?;
+    let alternate = match req.alternate_path() {
+        None => Proposal::None,
+        Some(block) => match alternate_end(ca, from, block, common) {
+            Ok((path, address)) => Proposal::Usable(path, address, *block),
+            Err(_) => Proposal::Unusable,
+        },
+    };
+    Ok(Arrival { names, path, primary, alternate })
+}
+
+/// What both paths of a connection have in common.
+#[derive(Debug, Clone, Copy)]
+struct Common {
+    service_id: ServiceId,
+    pkey: PKey,
+    mtu: Mtu,
+}
+
+/// The alternate path of a LAP turned round, if it is one that ends here; the answer to the LAP if it is not.
+pub(in super::super) fn alternate_back(
+    ca: &LocalCa,
+    from: &MadSource,
+    block: &PathBlock,
+    pkey: PKey,
+    mtu: Mtu,
+) -> Result<(Path, MadAddr), (ApStatus, ApInfo)> {
+    let common = Common { service_id: ServiceId::default(), pkey, mtu };
+    alternate_end(ca, from, block, common).map_err(|refusal| match refusal {
+        Refusal::Reject(RejReason::PRIMARY_GID, RejectInfo::Gid(gid)) => {
+            (ApStatus::REMOTE_GID, ApInfo::Gid(gid))
+        }
+        Refusal::Reject(RejReason::PRIMARY_LID, RejectInfo::Lid(lid)) => {
+            (ApStatus::REMOTE_LID, ApInfo::Lid(lid))
+        }
+        _ => (ApStatus::REMOTE_GID, ApInfo::None),
+    })
+}
+
+/// An alternate path turned round. It may end at any port; where it does not leave its subnet, its own LIDs lead there:
+/// those of the MAD belong to another path.
+fn alternate_end(
+    ca: &LocalCa,
+    from: &MadSource,
+    block: &PathBlock,
+    common: Common,
+) -> Result<(Path, MadAddr), Refusal> {
+    let by_lid = || ca.ports.iter().find(|port| !port.is_ethernet() && port.owns_lid(block.remote_lid));
+    let (port, sgid_index) = match by_lid().filter(|_| block.remote_gid.is_unspecified()) {
+        Some(port) => (port, 0),
+        None => local_end(ca, from, block)?,
+    };
+    let has_lids = block.local_lid.is_unicast() && port.owns_lid(block.remote_lid);
+    if !port.is_ethernet() && !has_lids {
+        return Err(Refusal::Reject(RejReason::PRIMARY_LID, RejectInfo::Lid(port.lid)));
+    }
+    path_back(port, sgid_index, from, block, common)
 }
 
 /// Under which names a rejection of a REQ is remembered.
@@ -206,14 +264,14 @@ fn has_supported_transport(req: &Req) -> bool {
     req.local_qpn.get() != 0 && req.transport.known() == Some(TransportService::RC)
 }
 
-/// The primary path of the REQ turned round (spec/cm.md 5.4), if it is one that ends at this port and GID of ours.
+/// A path of the peer turned round (spec/cm.md 5.4), if it is one that ends at this port and GID of ours.
 fn path_back(
     port: &LocalPort,
     sgid_index: u16,
     from: &MadSource,
-    req: &Req,
+    block: &PathBlock,
+    common: Common,
 ) -> Result<(Path, MadAddr), Refusal> {
-    let block = &req.primary;
     let needs_grh = port.is_ethernet() || !block.subnet_local;
     if !needs_grh && !port.owns_lid(block.remote_lid) {
         return Err(Refusal::Reject(RejReason::PRIMARY_LID, RejectInfo::Lid(port.lid)));
@@ -221,8 +279,8 @@ fn path_back(
     if needs_grh && block.local_gid.is_unspecified() || block.local_gid.is_multicast() {
         return Err(RejReason::UNSUPPORTED_REQUEST.into());
     }
-    let pkey_index = port.pkey_index(req.pkey).ok_or(RejReason::UNSUPPORTED_REQUEST)?;
-    if req.path_mtu.bytes().is_none() || req.path_mtu > port.mtu {
+    let pkey_index = port.pkey_index(common.pkey).ok_or(RejReason::UNSUPPORTED_REQUEST)?;
+    if common.mtu.bytes().is_none() || common.mtu > port.mtu {
         return Err(Refusal::Reject(RejReason::INVALID_PATH_MTU, RejectInfo::PathMtu(port.mtu)));
     }
 
@@ -238,7 +296,7 @@ fn path_back(
         limit => limit,
     };
     let record = PathRecord {
-        service_id: req.service_id,
+        service_id: common.service_id,
         dgid: block.local_gid,
         sgid: block.remote_gid,
         dlid,
@@ -247,10 +305,10 @@ fn path_back(
         hop_limit,
         traffic_class: block.traffic_class,
         reversible: true,
-        pkey: req.pkey,
+        pkey: common.pkey,
         sl,
         mtu_selector: Selector::Exactly,
-        mtu: req.path_mtu,
+        mtu: common.mtu,
         rate_selector: Selector::Exactly,
         rate: block.rate,
         packet_life_time_selector: Selector::Exactly,

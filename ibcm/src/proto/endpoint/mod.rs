@@ -2,6 +2,7 @@
 
 mod admission;
 mod handle;
+mod migration;
 mod route;
 mod sidr;
 #[cfg(test)]
@@ -29,6 +30,7 @@ use super::peers::Meeting;
 use super::sidr::Sidr;
 use super::stats::Stats;
 
+pub(super) use admission::alternate_back;
 pub use handle::{ConnHandle, Info, ListenerId};
 
 /// The CM engine of one HCA: listeners and connections in every role, over all ports.

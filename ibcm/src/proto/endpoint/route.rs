@@ -40,6 +40,8 @@ impl Endpoint {
             Message::Rtu(rtu) => self.handle_rtu(now, from, rtu),
             Message::Dreq(dreq) => self.handle_dreq(now, from, tid, dreq),
             Message::Drep(drep) => self.handle_drep(now, from, drep),
+            Message::Lap(lap) => self.handle_lap(now, from, tid, lap),
+            Message::Apr(apr) => self.handle_apr(now, from, tid, apr),
             Message::SidrReq(req) => self.handle_sidr_req(now, from, tid, req),
             Message::SidrRep(rep) => self.handle_sidr_rep(now, from, rep),
         }
@@ -220,14 +222,14 @@ impl Endpoint {
     }
 
     /// The connection with both these IDs.
-    fn find(&self, local_id: CommId, remote_id: CommId) -> Option<u32> {
+    pub(super) fn find(&self, local_id: CommId, remote_id: CommId) -> Option<u32> {
         let slot = self.core.ids.by_local_id(local_id)?;
         self.conns[slot as usize].has_ids(local_id, remote_id).then_some(slot)
     }
 
     /// Whether `from` is the peer of the connection. One that is not names it by chance or in bad faith, and is
     /// another host.
-    fn is_from_peer(&mut self, now: Instant, slot: u32, from: &MadSource) -> bool {
+    pub(super) fn is_from_peer(&mut self, now: Instant, slot: u32, from: &MadSource) -> bool {
         let is_peer = self.conns[slot as usize].is_from(from);
         if !is_peer {
             self.core.stats.foreign_source += 1;

@@ -4,12 +4,15 @@
 //! Reserved fields are ignored on receive and zero on send; private data fills its area to the end. Nothing here
 //! decides anything: which message may come when is the engine's affair.
 
+mod ap_status;
+mod apr;
 mod ari;
 mod attribute;
 mod code;
 mod drep;
 mod dreq;
 mod ip_header;
+mod lap;
 mod mra;
 mod number;
 mod path;
@@ -20,13 +23,17 @@ mod rtu;
 mod sidr_rep;
 mod sidr_req;
 mod sidr_status;
+pub mod v1;
 
+pub use ap_status::{ApInfo, ApStatus};
+pub use apr::Apr;
 pub use ari::{Ari, RejectInfo};
 pub use attribute::Attribute;
 pub use code::{FailoverAccepted, MessageId, TransportService};
 pub use drep::Drep;
 pub use dreq::Dreq;
 pub use ip_header::{IpHeader, IpHeaderError};
+pub use lap::Lap;
 pub use mra::Mra;
 pub use number::{CmRetries, Eecn, RetryCount, VendorId};
 pub use path::PathBlock;
@@ -65,6 +72,10 @@ pub enum Message {
     Dreq(Dreq),
     /// The reply to a DREQ.
     Drep(Drep),
+    /// A request to load an alternate path.
+    Lap(Lap),
+    /// The answer to a LAP.
+    Apr(Apr),
     /// A request for the queue pair of a datagram service.
     SidrReq(SidrReq),
     /// The reply to a SIDR_REQ.
@@ -167,6 +178,8 @@ impl Message {
             Attribute::RTU => Self::Rtu(Rtu::decode(payload)),
             Attribute::DREQ => Self::Dreq(Dreq::decode(payload)),
             Attribute::DREP => Self::Drep(Drep::decode(payload)),
+            Attribute::LAP => Self::Lap(Lap::decode(payload)),
+            Attribute::APR => Self::Apr(Apr::decode(payload)),
             Attribute::SIDR_REQ => Self::SidrReq(SidrReq::decode(payload)),
             Attribute::SIDR_REP => Self::SidrRep(SidrRep::decode(payload)),
             known if known.name().is_some() => return Err(DecodeError::Unsupported(known)),
@@ -188,6 +201,8 @@ impl Message {
             Self::Rtu(message) => message.encode(payload),
             Self::Dreq(message) => message.encode(payload),
             Self::Drep(message) => message.encode(payload),
+            Self::Lap(message) => message.encode(payload),
+            Self::Apr(message) => message.encode(payload),
             Self::SidrReq(message) => message.encode(payload),
             Self::SidrRep(message) => message.encode(payload),
         }
@@ -203,6 +218,8 @@ impl Message {
             Self::Rtu(_) => Attribute::RTU,
             Self::Dreq(_) => Attribute::DREQ,
             Self::Drep(_) => Attribute::DREP,
+            Self::Lap(_) => Attribute::LAP,
+            Self::Apr(_) => Attribute::APR,
             Self::SidrReq(_) => Attribute::SIDR_REQ,
             Self::SidrRep(_) => Attribute::SIDR_REP,
         }
@@ -218,6 +235,8 @@ impl Message {
             Self::Rtu(message) => message.local_comm_id,
             Self::Dreq(message) => message.local_comm_id,
             Self::Drep(message) => message.local_comm_id,
+            Self::Lap(message) => message.local_comm_id,
+            Self::Apr(message) => message.local_comm_id,
             Self::SidrReq(message) => message.request_id,
             Self::SidrRep(_) => CommId::NONE,
         }
@@ -233,6 +252,8 @@ impl Message {
             Self::Rtu(message) => message.remote_comm_id,
             Self::Dreq(message) => message.remote_comm_id,
             Self::Drep(message) => message.remote_comm_id,
+            Self::Lap(message) => message.remote_comm_id,
+            Self::Apr(message) => message.remote_comm_id,
             Self::SidrRep(message) => message.request_id,
         }
     }
@@ -248,7 +269,7 @@ macro_rules! from {
     };
 }
 
-from!(Req, Mra, Rej, Rep, Rtu, Dreq, Drep, SidrReq, SidrRep);
+from!(Req, Mra, Rej, Rep, Rtu, Dreq, Drep, Lap, Apr, SidrReq, SidrRep);
 
 #[cfg(test)]
 mod tests;

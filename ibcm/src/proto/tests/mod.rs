@@ -9,6 +9,7 @@ mod host;
 mod hostile;
 mod listeners;
 mod loss;
+mod migration;
 mod monitor;
 mod mra;
 mod pair;

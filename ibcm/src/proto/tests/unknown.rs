@@ -137,14 +137,16 @@ fn class_port_info() {
 fn each_cause_has_its_counter() {
     type Patch = fn(&mut [u8; 256]);
     type Counter = fn(&Stats) -> u64;
-    let causes: [(Patch, Counter); 9] = [
+    let causes: [(Patch, Counter); 11] = [
         (|mad| mad[0] = 2, |stats| stats.dropped_base_version),
         (|mad| mad[1] = 3, |stats| stats.dropped_class),
         (|mad| (mad[2], mad[17]) = (1, 0x14), |stats| stats.dropped_class_version),
         (|mad| (mad[2], mad[3]) = (1, 1), |stats| stats.dropped_class_version),
         (|mad| mad[3] = 0x81, |stats| stats.dropped_method),
         (|mad| mad[17] = 0x18, |stats| stats.dropped_unknown_id),
-        (|mad| mad[17] = 0x1a, |stats| stats.dropped_unsupported),
+        (|mad| mad[17] = 0x1a, |stats| stats.dropped_unknown_id),
+        (|mad| mad[17] = 0x1b, |stats| stats.dropped_unsupported),
+        (|mad| mad[17] = 0x1c, |stats| stats.dropped_unsupported),
         (|mad| mad[17] = 0x1d, |stats| stats.dropped_unknown_attribute),
         (|mad| mad[16] = 0x01, |stats| stats.dropped_unknown_attribute),
     ];

@@ -1,6 +1,6 @@
 //! What is refused and why, and what is overlooked.
 
-use ibwire::{Lid, PrivateData, ServiceId};
+use ibwire::{FlowLabel, Gid, Lid, PrivateData, Rate, ServiceId, ServiceLevel};
 
 use super::golden::{self, golden_req, vector};
 use super::*;
@@ -27,7 +27,7 @@ fn each_refusal_has_its_cause() {
         req_with(|mad| (mad[3], mad[17]) = (0x01, 0x01)),
         Err(DecodeError::Method { method: Method(0x01), attribute: Attribute::CLASS_PORT_INFO })
     );
-    for attribute in 0x19..=0x1c {
+    for attribute in 0x1b..=0x1c {
         let got = req_with(|mad| mad[17] = attribute);
         assert_eq!(got, Err(DecodeError::Unsupported(Attribute(attribute.into()))));
     }
@@ -187,6 +187,8 @@ fn cm_t55_areas() {
         Message::Rtu(m) => m.private_data.to_vec(),
         Message::Dreq(m) => m.private_data.to_vec(),
         Message::Drep(m) => m.private_data.to_vec(),
+        Message::Lap(m) => m.private_data.to_vec(),
+        Message::Apr(m) => m.private_data.to_vec(),
         Message::SidrReq(m) => m.private_data.to_vec(),
         Message::SidrRep(m) => m.private_data.to_vec(),
     };
@@ -198,6 +200,8 @@ fn cm_t55_areas() {
         (Attribute::RTU, 8, 224),
         (Attribute::DREQ, 12, 220),
         (Attribute::DREP, 8, 224),
+        (Attribute::LAP, 64, 168),
+        (Attribute::APR, 84, 148),
         (Attribute::SIDR_REQ, 16, 216),
         (Attribute::SIDR_REP, 96, 136),
     ];
@@ -222,4 +226,26 @@ fn cm_t56_the_tail_of_a_used_buffer_is_zero() {
     let mad = encoded(&rtu.into(), TransactionId(3));
     assert_eq!(mad[24 + 8..][..40], [7; 40]);
     assert_eq!(mad[24 + 48..], [0; 184]);
+}
+
+/// What an APR adds is read by its status, and never beyond the valid bytes.
+#[test]
+fn information_of_an_apr() {
+    let info = |status: u8, len| ApInfo::decode(ApStatus(status), &Ari::new(&vec![0x7b; len]).unwrap());
+    assert_eq!(info(8, 16), ApInfo::Gid(Gid([0x7b; 16])));
+    assert_eq!(info(8, 15), ApInfo::Bytes(Ari::new(&[0x7b; 15]).unwrap()));
+    assert_eq!(info(7, 2), ApInfo::Lid(Lid(0x7b7b)));
+    assert_eq!(info(9, 3), ApInfo::FlowLabel(FlowLabel::truncate(0x7_b7b7)));
+    assert_eq!((info(10, 1), info(11, 1)), (ApInfo::TrafficClass(0x7b), ApInfo::HopLimit(0x7b)));
+    assert_eq!(info(12, 1), ApInfo::PacketRate(Rate(0x1e)));
+    assert_eq!(info(13, 1), ApInfo::ServiceLevel(ServiceLevel::truncate(7)));
+    assert!(matches!(info(4, 72), ApInfo::Redirect(_)));
+    assert_eq!((info(8, 0), info(0, 0)), (ApInfo::None, ApInfo::None));
+    assert_eq!(info(200, 3), ApInfo::Bytes(Ari::new(&[0x7b; 3]).unwrap()));
+    for status in 7..=13 {
+        let read = info(status, 72);
+        assert_eq!(ApInfo::decode(ApStatus(status), &read.encode()), read);
+    }
+    assert_eq!(ApStatus::CURRENT_PATH.to_string(), "the path is the current one (5)");
+    assert_eq!(ApStatus(99).to_string(), "AP status 99");
 }

@@ -191,6 +191,53 @@ fn dreq() {
     check(vector(Attribute::DREQ, "a1a2a3a4 b1b2b3b4 00012300", 0x44), dreq);
 }
 
+fn golden_lap() -> Lap {
+    let Req { alternate, .. } = golden_req();
+    Lap {
+        local_comm_id: LOCAL,
+        remote_comm_id: REMOTE,
+        remote_qpn: Qpn::truncate(0x123),
+        remote_cm_response_timeout: TimeCode::truncate(21),
+        alternate: PathBlock { rate: Rate(7), subnet_local: true, ..alternate },
+        private_data: PrivateData::from_area([0x4c; 168]),
+    }
+}
+
+const LAP: &str = "
+    a1a2a3a4 b1b2b3b4 00000000 000123a8
+    00000000 0b010b02 30313233 34353637
+    38393a3b 3c3d3e3f 40414243 44454647
+    48494a4b 4c4d4e4f 6543206c 41075890";
+
+#[test]
+fn lap() {
+    check(vector(Attribute::LAP, LAP, 0x4c), golden_lap());
+}
+
+/// Traffic class, hop limit and rate stand at 59, 60 and 61, not where a REQ has them.
+#[test]
+fn cm_t50_lap_has_an_order_of_its_own() {
+    let mad = encoded(&golden_lap().into(), TID);
+    assert_eq!(mad[24 + 59..24 + 62], [0x6c, 0x41, 7]);
+    let like_a_req = LAP.replace("6543206c 41075890", "65432007 6c415890");
+    let (_, decoded) = Message::decode(&vector(Attribute::LAP, &like_a_req, 0x4c)).unwrap();
+    assert_ne!(decoded, golden_lap().into());
+}
+
+#[test]
+fn apr() {
+    let info: String = (0x60..0x70).map(|byte| format!("{byte:02x}")).collect();
+    let payload = format!("a1a2a3a4 b1b2b3b4 10080000 {info} {:0112}", 0);
+    let apr = Apr {
+        local_comm_id: LOCAL,
+        remote_comm_id: REMOTE,
+        status: ApStatus::REMOTE_GID,
+        info: ApInfo::Gid(gid(0x60)).encode(),
+        private_data: PrivateData::from_area([0x41; 148]),
+    };
+    check(vector(Attribute::APR, &payload, 0x41), apr);
+}
+
 #[test]
 fn sidr_req() {
     let req = SidrReq {

@@ -6,6 +6,7 @@ mod golden;
 mod ip_header;
 mod properties;
 mod reject;
+mod v1;
 
 use super::*;
 

@@ -151,6 +151,25 @@ fn message() -> impl Strategy<Value = Message> {
         (ids(), area()).prop_map(|((local_comm_id, remote_comm_id), private_data)| {
             Drep { local_comm_id, remote_comm_id, private_data }.into()
         }),
+        (ids(), any::<u32>(), time(), path(), area()).prop_map(
+            |((local_comm_id, remote_comm_id), qpn, remote_cm_response_timeout, alternate, private_data)| {
+                let remote_qpn = Qpn::truncate(qpn);
+                Lap {
+                    local_comm_id,
+                    remote_comm_id,
+                    remote_qpn,
+                    remote_cm_response_timeout,
+                    alternate,
+                    private_data,
+                }
+                .into()
+            }
+        ),
+        (ids(), any::<u8>(), ari(), area()).prop_map(
+            |((local_comm_id, remote_comm_id), status, info, private_data)| {
+                Apr { local_comm_id, remote_comm_id, status: ApStatus(status), info, private_data }.into()
+            }
+        ),
         (any::<(u32, u16, u64)>(), area()).prop_map(|((id, pkey, service), private_data)| {
             let (request_id, service_id) = (CommId(id), ServiceId(service));
             SidrReq { request_id, pkey: PKey(pkey), service_id, private_data }.into()
@@ -204,6 +223,10 @@ proptest! {
             }
             if let Message::SidrReq(req) = &message {
                 let _ = IpHeader::split(&req.private_data);
+            }
+            if let Message::Apr(apr) = &message {
+                let info = ApInfo::decode(apr.status, &apr.info);
+                prop_assert!(info.encode().as_bytes().len() <= apr.info.as_bytes().len());
             }
             if let Message::SidrRep(rep) = &message {
                 let info = SidrInfo::decode(rep.status, &rep.info);
