@@ -9,6 +9,9 @@ mod rejecting {}
 #[doc = include_str!("../docs/deadlines.md")]
 mod deadlines {}
 
+#[doc = include_str!("../docs/datagrams.md")]
+mod datagrams {}
+
 #[doc = include_str!("../docs/memory.md")]
 mod memory {}
 

@@ -12,17 +12,20 @@ use ibdev::{
 };
 use ibwire::Qpn;
 use ibwire::mad::{Method, MgmtClass};
+use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
 use crate::backlog::Backlog;
 use crate::clock::now;
+use crate::error::RecvError;
 use crate::events::HcaEvent;
 use crate::incoming::Waiting;
 use crate::mad_capture::MadCapture;
 use crate::mad_trace::{self, Direction};
 use crate::port_news::PortNews;
-use crate::proto::{ConnHandle, Event, LocalPort};
+use crate::proto::{ConnHandle, Event, LocalPort, SidrEvent};
 use crate::shared::{Counters, Engine, Hungry, Phase, Shared};
+use crate::sidr;
 use crate::slot::Slot;
 
 /// Rounds in one poll before other tasks get a turn.
@@ -66,6 +69,10 @@ struct Routed {
     /// connection.
     requests: Vec<(Option<Arc<Backlog>>, Waiting)>,
     events: Vec<(Arc<Slot>, Event)>,
+    /// Requests for datagram services; without a backlog if their responder is gone.
+    sidr_requests: Vec<(Option<Arc<sidr::Backlog>>, sidr::Waiting)>,
+    /// Ends of queries.
+    sidr_ends: Vec<(oneshot::Sender<SidrEvent>, SidrEvent)>,
 }
 
 /// The methods that a CM agent takes: Get, Set, Send.
@@ -169,6 +176,9 @@ impl Driver {
         if let Some(slot) = self.shared.slot_of_qp(qpn) {
             slot.qp_error(&self.shared, qpn, status);
         }
+        if let Some(socket) = self.shared.sockets().into_iter().find(|socket| socket.qpn() == qpn) {
+            socket.finish(RecvError::Broken(status));
+        }
     }
 
     /// The device was removed.
@@ -182,6 +192,9 @@ impl Driver {
             let mut engine = self.shared.engine();
             engine.phase = Phase::Gone;
             engine.endpoint.device_removed();
+        }
+        for socket in self.shared.sockets() {
+            socket.finish(RecvError::Gone);
         }
         self.shared.events.push(HcaEvent::Removed);
         self.shared.events.end();
@@ -254,6 +267,9 @@ impl Driver {
         while let Some(event) = engine.endpoint.poll_event() {
             engine.route(event, &mut self.routed);
         }
+        while let Some(event) = engine.endpoint.poll_sidr_event() {
+            engine.route_sidr(event, &mut self.routed);
+        }
         self.timer = engine.endpoint.poll_timeout();
     }
 
@@ -266,8 +282,19 @@ impl Driver {
 
     /// Gives the events to those whom they concern; true if there were any.
     fn deliver(&mut self) -> bool {
-        let Routed { requests, events } = &mut self.routed;
-        let busy = !requests.is_empty() || !events.is_empty();
+        let Routed { requests, events, sidr_requests, sidr_ends } = &mut self.routed;
+        let mut busy = !requests.is_empty() || !events.is_empty();
+        busy |= !sidr_requests.is_empty() || !sidr_ends.is_empty();
+        for (backlog, waiting) in sidr_requests.drain(..) {
+            match backlog {
+                Some(backlog) => backlog.push(&self.shared, waiting),
+                None => waiting.refuse(&self.shared),
+            }
+        }
+        for (query, end) in sidr_ends.drain(..) {
+            // Who has asked may be gone meanwhile.
+            _ = query.send(end);
+        }
         for (backlog, waiting) in requests.drain(..) {
             match backlog {
                 Some(backlog) => backlog.push(&self.shared, waiting),
@@ -294,6 +321,11 @@ impl Driver {
                 Hungry::Shared(queue) => {
                     if let Some(queue) = queue.upgrade() {
                         queue.refill();
+                    }
+                }
+                Hungry::Datagrams(queue) => {
+                    if let Some(queue) = queue.upgrade() {
+                        queue.tend();
                     }
                 }
             }
@@ -374,6 +406,23 @@ impl Engine {
             _ => {
                 if let Some(slot) = self.slots.get(&conn) {
                     routed.events.push((Arc::clone(slot), event));
+                }
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Finds whose event of SIDR this is.
+    fn route_sidr(&mut self, event: SidrEvent, routed: &mut Routed) {
+        match event {
+            SidrEvent::Request { handle, service, request } => {
+                let backlog = self.responders.get(&service).cloned();
+                routed.sidr_requests.push((backlog, sidr::Waiting { handle, request }));
+            }
+            end => {
+                if let Some(query) = end.query().and_then(|query| self.queries.remove(&query)) {
+                    routed.sidr_ends.push((query, end));
                 }
             }
         }

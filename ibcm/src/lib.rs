@@ -36,6 +36,7 @@
 //! - [`Connection`] sends and receives messages, reads and writes the peer's memory, and disconnects.
 //! - [`Hca::alloc`] and [`Hca::pool`] give buffers, [`Hca::expose`] memory for peers, [`Hca::domain`] keeps
 //!   tenants apart, [`Hca::shared_recv`] spares memory when there are many connections.
+//! - [`sidr`] finds datagram services by their service IDs, [`ud`] sends and receives datagrams.
 //! - [`handshake`] is the connection management alone, for programs with a queue pair of their own.
 //! - [`proto`] is the engine underneath, sans-IO, for another runtime.
 //! - [`sim`] is a subnet within the process, for tests of your own programs.
@@ -140,6 +141,8 @@ mod shared;
 #[cfg(feature = "runtime")]
 mod shared_recv;
 #[cfg(feature = "runtime")]
+pub mod sidr;
+#[cfg(feature = "runtime")]
 mod slot;
 #[cfg(feature = "runtime")]
 mod split;
@@ -151,6 +154,8 @@ mod stream;
 mod sync;
 #[cfg(feature = "runtime")]
 mod timing;
+#[cfg(feature = "runtime")]
+pub mod ud;
 #[cfg(feature = "runtime")]
 pub mod verbs;
 
@@ -166,7 +171,7 @@ pub use ibdev::{
     Status,
 };
 pub use ibwire::{
-    CommId, Gid, Guid, Lid, Mtu, PKey, PathRecord, PrivateData, PrivateDataTooLong, Qpn, RKey, Rate,
+    CommId, Gid, Guid, Lid, Mtu, PKey, PathRecord, PrivateData, PrivateDataTooLong, QKey, Qpn, RKey, Rate,
     RejReason, ServiceId, TimeCode,
 };
 pub use proto::{Config, Invalid, Limit, Overflow, Reject, Role, Value};

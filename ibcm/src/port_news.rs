@@ -67,12 +67,13 @@ impl Change {
             let Poll::Ready(tables) = reading.tables.as_mut().poll(cx) else { return Poll::Pending };
             match tables {
                 Ok(tables) => {
-                    let port = local_port(tables);
-                    let mut engine = shared.engine();
+                    let (local, mut engine) = (local_port(tables), shared.engine());
                     // Not one of those that it was opened with.
-                    if engine.endpoint.local_ca().port(port.number).is_some() {
-                        engine.endpoint.update_port(port);
+                    if engine.endpoint.local_ca().port(local.number).is_some() {
+                        engine.endpoint.update_port(local);
                     }
+                    drop(engine);
+                    shared.sockets().iter().for_each(|socket| socket.forget_addresses(port));
                 }
                 Err(error) => tracing::warn!(hca = %shared.name, port, %error, "port not readable"),
             }

@@ -11,20 +11,26 @@ use ibdev::{Device, DeviceError};
 use ibwire::{Qpn, ServiceId};
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, RngExt};
+use tokio::sync::oneshot;
 use tracing::field::Empty;
 
 use crate::backlog::Backlog;
 use crate::clock::now;
 use crate::data::Queues;
+use crate::error::RecvError;
 use crate::events::{HcaEvent, History};
 use crate::keepalive::Keepalives;
 use crate::memory::{Memory, Spares};
 use crate::parked::Parked;
-use crate::proto::{ConnHandle, Disconnect, Endpoint, ListenerId, Path};
+use crate::proto::{
+    ConnHandle, Disconnect, Endpoint, ListenerId, Path, SidrEvent, SidrQueryHandle, SidrServiceId,
+};
 use crate::shared_recv::SharedQueue;
+use crate::sidr;
 use crate::slot::{End, Slot};
 pub(crate) use crate::stats::Counters;
 use crate::sync::lock;
+use crate::ud;
 
 /// One open HCA: the engine under its mutex, and what belongs to its connections.
 ///
@@ -43,6 +49,8 @@ pub(crate) struct Shared {
     hungry: Mutex<Vec<Hungry>>,
     /// The receive queues that connections share.
     shared_recvs: Mutex<Vec<Weak<SharedQueue>>>,
+    /// Datagram sockets.
+    sockets: Mutex<Vec<Weak<ud::Queue>>>,
     /// Connections that ask for their peers.
     pub(crate) keepalives: Keepalives,
     /// Who waits for the HCA to be idle or closed.
@@ -60,6 +68,7 @@ pub(crate) struct Shared {
 pub(crate) enum Hungry {
     Connection(ConnHandle),
     Shared(Weak<SharedQueue>),
+    Datagrams(Weak<ud::Queue>),
 }
 
 /// What the engine's mutex guards.
@@ -70,6 +79,9 @@ pub(crate) struct Engine {
     device: Option<Arc<dyn Device>>,
     pub(crate) slots: BTreeMap<ConnHandle, Arc<Slot>>,
     pub(crate) listeners: BTreeMap<ListenerId, Arc<Backlog>>,
+    /// Queries for datagram services, each with who waits for its end.
+    pub(crate) queries: BTreeMap<SidrQueryHandle, oneshot::Sender<SidrEvent>>,
+    pub(crate) responders: BTreeMap<SidrServiceId, Arc<sidr::Backlog>>,
     pub(crate) phase: Phase,
     /// The driver has ended, and nothing of the device is held any more.
     pub(crate) device_closed: bool,
@@ -114,6 +126,8 @@ impl Shared {
                 device: Some(device),
                 slots: BTreeMap::new(),
                 listeners: BTreeMap::new(),
+                queries: BTreeMap::new(),
+                responders: BTreeMap::new(),
                 phase: Phase::Open,
                 device_closed: false,
                 next_source_port: rng.random_range(FIRST_DYNAMIC_PORT..=u16::MAX),
@@ -123,6 +137,7 @@ impl Shared {
             commanded: AtomicBool::new(false),
             hungry: Mutex::default(),
             shared_recvs: Mutex::default(),
+            sockets: Mutex::default(),
             keepalives: Keepalives::default(),
             parked: Arc::default(),
             events: Arc::default(),
@@ -242,6 +257,32 @@ impl Shared {
         queues.into_iter().find(|queue| queue.number() == number)
     }
 
+    /// A datagram socket is there.
+    pub(crate) fn add_socket(&self, socket: &Arc<ud::Queue>) {
+        let mut sockets = lock(&self.sockets);
+        sockets.retain(|socket| socket.strong_count() > 0);
+        sockets.push(Arc::downgrade(socket));
+    }
+
+    /// The datagram sockets that are still there.
+    pub(crate) fn sockets(&self) -> Vec<Arc<ud::Queue>> {
+        lock(&self.sockets).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Queries, responders and sockets are over: the HCA closes.
+    fn end_datagrams(&self) {
+        let (queries, responders) = self.command(|engine| {
+            let queries = std::mem::take(&mut engine.queries);
+            queries.keys().for_each(|query| engine.endpoint.sidr_cancel(*query));
+            let responders = std::mem::take(&mut engine.responders);
+            responders.keys().for_each(|id| engine.endpoint.sidr_unserve(*id));
+            (queries, responders)
+        });
+        drop(queries);
+        responders.into_values().for_each(|backlog| backlog.close(self));
+        self.sockets().into_iter().for_each(|socket| socket.finish(RecvError::Closed));
+    }
+
     /// Makes the driver post the receive buffers that came home, and look at completions.
     pub(crate) fn feed(&self, hungry: Hungry) {
         lock(&self.hungry).push(hungry);
@@ -272,6 +313,7 @@ impl Shared {
             let backlogs: Vec<_> = ids.into_iter().filter_map(|id| engine.unlisten(id)).collect();
             (engine.slots.values().cloned().collect::<Vec<_>>(), backlogs)
         });
+        self.end_datagrams();
         for backlog in backlogs {
             backlog.close(self);
         }
@@ -300,6 +342,7 @@ impl Shared {
             let backlogs: Vec<_> = std::mem::take(&mut engine.listeners).into_values().collect();
             (engine.device.take().filter(|_| closes), slots, backlogs)
         };
+        self.end_datagrams();
         for slot in slots {
             slot.release(self);
         }
@@ -411,6 +454,7 @@ impl ibsoft::sim::Probe for Shared {
             let state = state.map_or_else(|| "ended".to_owned(), |state| state.to_string());
             ibsoft::sim::Held { what: format!("connection {id} in {state}"), ends }
         });
-        held.collect()
+        let query = || ibsoft::sim::Held { what: "query for a datagram service".to_owned(), ends: true };
+        held.chain(engine.queries.keys().map(|_| query())).collect()
     }
 }

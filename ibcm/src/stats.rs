@@ -114,6 +114,14 @@ counters! {
         atomics,
         /// Operations that failed: those that were posted when their connection ended included.
         operations_failed,
+        /// Datagrams that have left this host.
+        datagrams_sent,
+        /// Datagrams that failed to leave, those included that were posted when their queue pair failed.
+        datagrams_failed,
+        /// Datagrams received.
+        datagrams_received,
+        /// Their bytes.
+        datagram_bytes_received,
         /// Writes of no length that asked whether a peer is still there.
         keepalives_sent,
         /// Connections that were ended because their peers did not answer a keepalive.

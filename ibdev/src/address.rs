@@ -3,7 +3,7 @@
 use ibwire::{FlowLabel, Gid, Lid, Rate, ServiceLevel};
 
 /// The address of a remote port as a QP or a datagram needs it (IBTA vol. 1, 11.2.2.1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AddressVector {
     /// The local port to send from, 1-based.
     pub port: u8,
@@ -20,7 +20,7 @@ pub struct AddressVector {
 }
 
 /// The part of an address vector that goes into the GRH (on RoCEv2: into the IP header).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct GlobalRoute {
     /// Destination GID.
     pub dgid: Gid,

@@ -45,6 +45,9 @@ pub enum Error {
     /// A path could not be found.
     #[error(transparent)]
     Query(#[from] QueryError),
+    /// A datagram service could not be found.
+    #[error(transparent)]
+    Sidr(#[from] crate::sidr::QueryError),
     /// Receiving failed.
     #[error(transparent)]
     Recv(#[from] RecvError),
@@ -73,6 +76,7 @@ impl From<Error> for io::Error {
             Error::Accept(e) => e.io_kind(),
             Error::Connect(e) => e.io_kind(),
             Error::Query(e) => e.io_kind(),
+            Error::Sidr(e) => e.io_kind(),
             Error::Recv(e) => e.io_kind(),
             Error::Op(e) => e.io_kind(),
             Error::Invalid(_) | Error::Range(_) => io::ErrorKind::InvalidInput,
@@ -100,7 +104,16 @@ macro_rules! into_io {
     };
 }
 
-into_io!(OpenError, ListenError, AcceptError, ConnectError, QueryError, RecvError, OpError);
+into_io!(
+    OpenError,
+    ListenError,
+    AcceptError,
+    ConnectError,
+    QueryError,
+    crate::sidr::QueryError,
+    RecvError,
+    OpError
+);
 
 impl From<Invalid> for io::Error {
     fn from(error: Invalid) -> Self {
@@ -108,7 +121,7 @@ impl From<Invalid> for io::Error {
     }
 }
 
-fn device_io_kind(error: &DeviceError) -> io::ErrorKind {
+pub(crate) fn device_io_kind(error: &DeviceError) -> io::ErrorKind {
     use DeviceError as E;
     match error {
         E::Gone => io::ErrorKind::NotConnected,

@@ -10,6 +10,8 @@ mod tests;
 
 use std::time::Instant;
 
+#[cfg(feature = "runtime")]
+use ibdev::AddressVector;
 use ibdev::qp::Init;
 use ibdev::{MAD_LEN, MadSource, OutgoingMad};
 use ibwire::{PrivateData, Qpn};
@@ -26,6 +28,8 @@ use super::invalid::{Invalid, Limit, Value};
 use super::local::{LocalCa, LocalPort};
 use super::message::Attribute;
 use super::outbox::{Outgoing, Owed};
+#[cfg(feature = "runtime")]
+use super::path::Path;
 use super::peers::Meeting;
 use super::sidr::Sidr;
 use super::stats::Stats;
@@ -69,6 +73,12 @@ impl Endpoint {
         self.core.outbox.add_port(port.number);
         self.core.sgids.update(&port);
         self.core.ca.update_port(port);
+    }
+
+    /// Where packets along `path` go; the index of the GID that they come from is 0. `None` if there is no such port.
+    #[cfg(feature = "runtime")]
+    pub(crate) fn address_vector(&self, path: &Path) -> Option<AddressVector> {
+        Some(path.address_vector(self.core.ca.port(path.port)?, 0))
     }
 
     /// Takes requests for a service. Of several listeners that a request fits the most particular gets it: the one whose
