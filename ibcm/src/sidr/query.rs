@@ -209,7 +209,7 @@ impl Config {
     ) -> SidrQuery {
         let left = deadline.map_or(self.deadline, |deadline| deadline.saturating_duration_since(now()));
         let life_time = path.record().packet_life_time.time_code();
-        let timing = Timing::derive(left, life_time, self.response_timeout);
+        let timing = Timing::derive(left, left, life_time, self.response_timeout);
         let mut query = SidrQuery::new(path.inner(), service_id);
         query.private_data = private_data;
         query.response_timeout = self.response_timeout.unwrap_or(timing.response_timeout.duration());
