@@ -390,13 +390,13 @@ async fn without_addresses_it_takes_free_ones_of_loopback() {
 
 #[tokio::test]
 async fn each_port_has_its_addresses() {
-    let ports = vec![vec![address(19, 1).into()], vec![address(19, 2).into(), address(19, 3).into()]];
+    let ports = vec![vec![address(3, 1).into()], vec![address(3, 2).into(), address(3, 3).into()]];
     let device = SoftDevice::bind(UdpConfig::with_ports(ports)).unwrap();
-    let [a, b, c] = [1, 2, 3].map(|host| address(19, host));
+    let [a, b, c] = [1, 2, 3].map(|host| address(3, host));
     assert_eq!((device.attr().ports, &*device.attr().name), (2, &*format!("soft:{a}+{b},{c}")));
     let gids = |port| device.gids(port).unwrap().iter().map(|entry| entry.gid).collect::<Vec<_>>();
     assert_eq!((gids(1), gids(2)), (vec![a.into()], vec![b.into(), c.into()]));
-    let source = |port| device.resolve(port, address(19, 9).into()).map(|path| path.sgid);
+    let source = |port| device.resolve(port, address(3, 9).into()).map(|path| path.sgid);
     assert_eq!([1, 2, 3].map(source), [Some(a.into()), Some(b.into()), None]);
 }
 
