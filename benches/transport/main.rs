@@ -19,11 +19,14 @@ fn main() -> std::result::Result<(), Box<dyn Error + Send + Sync>> {
     let options = Options::start("transport: messages over loopback, each end in a thread of its own");
     let sampling = Sampling::new(&options, Clock::Wall, Duration::from_millis(250), 15);
     let runtime = one_thread()?;
-    let sdk = pair(
-        &runtime,
-        async |control| Sdk::accept(control, "soft").await,
-        async |control| Sdk::connect(control, "soft").await,
-    )?;
+    let sdk = |waiting| {
+        pair(
+            &runtime,
+            async move |control: &mut Control| Sdk::accept(control, "soft", waiting).await,
+            async move |control: &mut Control| Sdk::connect(control, "soft", waiting).await,
+        )
+    };
+    let sdks = [sdk(Waiting::Blocking)?, sdk(Waiting::Spinning)?];
     let (mut rcs, mut udps) = (Vec::new(), Vec::new());
     for (_, mtu) in MTUS {
         let open = async move |control: &mut Control| Rc::open(control, None, mtu).await;
@@ -33,11 +36,11 @@ fn main() -> std::result::Result<(), Box<dyn Error + Send + Sync>> {
     }
 
     let mut cases = Vec::new();
-    for waiting in [Waiting::Blocking, Waiting::Spinning] {
+    for (waiting, sdk) in [Waiting::Blocking, Waiting::Spinning].into_iter().zip(&sdks) {
         let name = |what: &str| format!("{what}, {waiting}");
         cases.push(case(&runtime, name("UDP"), &udps[0], Work::PingPong, waiting));
         cases.push(case(&runtime, name("RC"), &rcs[0], Work::PingPong, waiting));
-        cases.push(case(&runtime, name("SDK"), &sdk, Work::PingPong, waiting));
+        cases.push(case(&runtime, name("SDK"), sdk, Work::PingPong, waiting));
     }
     for ((bytes, _), (rc, udp)) in MTUS.into_iter().zip(rcs.iter().zip(&udps)) {
         let name = |what: &str| format!("{what}, {bytes}");

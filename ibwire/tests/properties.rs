@@ -35,7 +35,7 @@ proptest! {
     #[test]
     fn the_id_is_always_found(
         (src, dst) in any::<(u32, u32)>(),
-        (src_port, dst_port, id) in any::<(u16, u16, u16)>(),
+        (src_port, dst_port, id, guess) in any::<(u16, u16, u16, u16)>(),
         dont_fragment in any::<bool>(),
         transport in proptest::collection::vec(any::<u8>(), 12..=200),
     ) {
@@ -44,6 +44,12 @@ proptest! {
         prop_assert_eq!(sent.start(transport.len()).with_id(id).icrc(&transport), sent.icrc(&transport));
         let found = Ipv4Pseudo { id: 0, ..sent }.find_id(&transport, sent.icrc(&transport), None).unwrap();
         prop_assert_eq!(found.id, id);
+        if dont_fragment {
+            let start = sent.start(transport.len());
+            let icrc = sent.icrc(&transport);
+            prop_assert_eq!(start.find_id(&transport, icrc, None, id), Some(found));
+            prop_assert_eq!(start.find_id(&transport, icrc, None, guess), Some(found));
+        }
         prop_assert_eq!(found.class == IdClass::SolvedWithoutDf, !dont_fragment);
     }
 

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
 
 use ibdev::qp::{Init, QpSpec, QpType, Rtr, Rts, Transition};
 use ibdev::{Device, DeviceError, QueuePair, RecvWr};
@@ -32,6 +33,7 @@ pub(crate) struct Fresh {
     copy_len: usize,
     limits: Limits,
     depth: u32,
+    busy_poll: Duration,
 }
 
 /// Why a queue pair was not made ready.
@@ -85,6 +87,7 @@ impl Fresh {
             copy_len: recv.len(),
             limits: Limits::of(attr),
             depth,
+            busy_poll: options.busy_poll,
         })
     }
 
@@ -107,8 +110,8 @@ impl Fresh {
         modified.map_err(|source| QpStep::Init.failed(source))?;
         let waker = Waker::from(Arc::clone(parked));
         let totals = Arc::clone(&shared.counters);
-        let Self { device, receives, first, copy_len, limits, depth } = self;
-        let mut queues = Queues::new(device, waker, limits, depth, copy_len, receives, totals);
+        let Self { device, receives, first, copy_len, limits, depth, busy_poll } = self;
+        let mut queues = Queues::new(device, waker, limits, (depth, busy_poll), copy_len, receives, totals);
         let posted = queues.post_first_recv(first);
         posted.map_err(|error| QpStep::PostRecv.failed(not_posted(error)))?;
         Ok(queues)

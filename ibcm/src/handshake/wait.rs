@@ -10,6 +10,8 @@ use pin_project::pin_project;
 use tokio::task::coop::{Unconstrained, unconstrained};
 use tokio::time::Sleep;
 
+use crate::busy_poll::busy_poll;
+use crate::data::Queues;
 use crate::parked::{Parked, Ticket};
 use crate::shared::Shared;
 use crate::slot::{Slot, SlotState};
@@ -21,10 +23,15 @@ pub(crate) async fn wait<T>(
     mut done: impl FnMut(&mut SlotState) -> Option<T>,
 ) -> T {
     let mut ticket = Ticket::new(&slot.parked);
-    poll_fn(|cx| poll_slot(shared, slot, &mut ticket, cx, &mut done)).await
+    poll_fn(|cx| match look(shared, slot, &mut done, Queues::look) {
+        Some(value) => Poll::Ready(value),
+        None => park(shared, slot, &mut ticket, cx, &mut done),
+    })
+    .await
 }
 
-/// Looks whether `done` has a value; if not, registers the task for events and completions.
+/// Looks whether `done` has a value, for as long as the connection's program wants; if not, registers the task for events
+/// and completions.
 pub(crate) fn poll_slot<T>(
     shared: &Shared,
     slot: &Slot,
@@ -32,30 +39,48 @@ pub(crate) fn poll_slot<T>(
     cx: &Context<'_>,
     done: &mut impl FnMut(&mut SlotState) -> Option<T>,
 ) -> Poll<T> {
-    // Once without being registered, which costs less; once more behind the registration, so that nothing is
-    // missed.
-    for registered in [false, true] {
-        if registered {
-            ticket.park(cx);
-        }
-        let found = slot.with(shared, |state| {
-            loop {
-                let more = match (&mut state.queues, registered) {
-                    (None, _) => false,
-                    (Some(queues), false) => queues.look(),
-                    (Some(queues), true) => queues.watch(),
-                };
-                let found = done(state);
-                if found.is_some() || !more {
-                    break found;
-                }
-            }
-        });
-        if let Some(value) = found {
-            return Poll::Ready(value);
-        }
+    // Without being registered, which costs less.
+    let mut time = Duration::ZERO;
+    let first = |queues: &mut Queues| {
+        time = queues.busy_poll();
+        queues.look()
+    };
+    let found = look(shared, slot, done, first)
+        .or_else(|| busy_poll(time, || look(shared, slot, done, Queues::look)));
+    match found {
+        Some(value) => Poll::Ready(value),
+        None => park(shared, slot, ticket, cx, done),
     }
-    Poll::Pending
+}
+
+/// Registers the task, and looks once more behind that, so that nothing is missed.
+fn park<T>(
+    shared: &Shared,
+    slot: &Slot,
+    ticket: &mut Ticket,
+    cx: &Context<'_>,
+    done: &mut impl FnMut(&mut SlotState) -> Option<T>,
+) -> Poll<T> {
+    ticket.park(cx);
+    look(shared, slot, done, Queues::watch).map_or(Poll::Pending, Poll::Ready)
+}
+
+/// Takes completions by `take`, which says whether there may be more, until `done` has a value.
+fn look<T>(
+    shared: &Shared,
+    slot: &Slot,
+    done: &mut impl FnMut(&mut SlotState) -> Option<T>,
+    mut take: impl FnMut(&mut Queues) -> bool,
+) -> Option<T> {
+    slot.with(shared, |state| {
+        loop {
+            let more = state.queues.as_mut().is_some_and(&mut take);
+            let found = done(state);
+            if found.is_some() || !more {
+                break found;
+            }
+        }
+    })
 }
 
 /// Runs `step` until `deadline`; the error is how long it was tried.

@@ -15,7 +15,7 @@ use crate::engine::CqId;
 pub(super) struct SoftCq {
     pub core: Arc<Core>,
     pub id: CqId,
-    /// How often in a row it was looked at and empty, while nobody began to wait.
+    /// How often it was looked at and empty since somebody began to wait.
     spins: AtomicU32,
 }
 
@@ -33,7 +33,6 @@ impl CompletionQueue for SoftCq {
         let poll = |out: &mut Vec<Completion>| self.core.lock().engine.poll_cq(self.id, out, max);
         let count = poll(out);
         if count > 0 {
-            self.spins.store(0, Ordering::Relaxed);
             return count;
         }
         // Who looks again and again instead of waiting wants it faster than the link's task, which has to be woken first.

@@ -165,7 +165,7 @@ impl Gsi {
 
     /// Handles a packet for QP1.
     pub(super) fn handle_packet(&mut self, ingress: &Ingress<'_>, shared: &mut Shared) {
-        let packet = &ingress.packet;
+        let packet = ingress.packet;
         let Some(port) = shared.port(ingress.port) else { return };
         let arrival = port.arrival(ingress.net);
         let pkey_index = port.pkey_index(packet.bth().pkey);

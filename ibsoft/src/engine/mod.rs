@@ -432,7 +432,9 @@ impl Engine {
             return;
         }
         let counters = &mut self.shared.counters;
-        let packet = match TransportPacket::parse(bytes) {
+        // Not moved: it is long for what is done once a packet.
+        let parsed = TransportPacket::parse(bytes);
+        let packet = match &parsed {
             Ok(packet) => packet,
             Err(error) => {
                 *match error {

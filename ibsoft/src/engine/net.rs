@@ -90,7 +90,7 @@ pub(super) struct Ingress<'a> {
     /// The local port, from 1.
     pub(super) port: u8,
     pub(super) net: &'a NetHeader,
-    pub(super) packet: TransportPacket<'a>,
+    pub(super) packet: &'a TransportPacket<'a>,
     /// Bytes from the BTH through the padding.
     pub(super) len: usize,
 }

@@ -99,7 +99,7 @@ impl Rc {
         (sq, rq): (&mut Side, &Side),
         shared: &mut Shared,
     ) -> Result<(), Failure> {
-        let packet = &ingress.packet;
+        let packet = ingress.packet;
         let bth = packet.bth();
         let takes = match state {
             State::ReadyToReceive => !bth.opcode.is_response(),

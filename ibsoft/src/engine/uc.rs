@@ -142,7 +142,7 @@ impl Connected {
         side: &Side,
         shared: &mut Shared,
     ) {
-        let packet = &ingress.packet;
+        let packet = ingress.packet;
         let (psn, opcode) = (packet.bth().psn, packet.bth().opcode);
         let starts = opcode.is_first() || opcode.is_only();
         let is_gap = psn != self.expected;

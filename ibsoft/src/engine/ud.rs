@@ -109,7 +109,7 @@ impl Ud {
         side: &Side,
         shared: &mut Shared,
     ) {
-        let packet = &ingress.packet;
+        let packet = ingress.packet;
         let Some((port, arrival)) =
             shared.port(ingress.port).and_then(|port| Some((port, port.arrival(ingress.net)?)))
         else {

@@ -32,10 +32,16 @@ impl Start {
     }
 
     /// Whether a packet is undamaged, and what its Identification was, as far as that can be told: see
-    /// [`Ipv4Pseudo::find_id`].
-    pub(super) fn find_id(self, transport: &[u8], received: Icrc, last: Option<u16>) -> Option<FoundId> {
+    /// [`Ipv4Start::find_id`].
+    pub(super) fn find_id(
+        self,
+        transport: &[u8],
+        received: Icrc,
+        last: Option<u16>,
+        guess: u16,
+    ) -> Option<FoundId> {
         match self {
-            Self::V4(start) => start.find_id(transport, received, last),
+            Self::V4(start) => start.find_id(transport, received, last, guess),
             Self::V6(start) => {
                 (start.icrc(transport) == received).then_some(FoundId { id: 0, class: IdClass::Zero })
             }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 use ibwire::FlowLabel;
-use ibwire::icrc::Icrc;
+use ibwire::icrc::{FoundId, Icrc};
 use ibwire::packet::{Bth, UdpHeader};
 use quinn_udp::{BATCH_SIZE, RecvMeta};
 
@@ -64,15 +64,19 @@ impl Receiver {
         self.counters.batches += 1;
         for (n, meta) in metas[..received].iter().enumerate() {
             let buffer = n * BUFFER_LEN;
+            let mut merged = Merged::new(meta, from.local, self.last_ids.of(meta.addr.ip()));
             let mut at = 0;
             loop {
                 let end = meta.len.min(at + meta.stride.max(1));
-                self.check(from.local, meta, buffer + at..buffer + end, capture);
+                self.check(&mut merged, buffer + at..buffer + end, capture);
                 at = end;
                 // An empty datagram is one, too.
                 if at >= meta.len {
                     break;
                 }
+            }
+            if let Some(last) = merged.last_id {
+                self.last_ids.set(meta.addr.ip(), last);
             }
         }
         if let Some(capture) = capture {
@@ -86,37 +90,70 @@ impl Receiver {
         self.valid.iter().map(|(net, at)| (net, &self.memory[at.clone()]))
     }
 
-    fn check(&mut self, local: SocketAddr, meta: &RecvMeta, at: Range<usize>, capture: Option<&Capture>) {
+    fn check(&mut self, merged: &mut Merged, at: Range<usize>, capture: Option<&Capture>) {
         self.counters.datagrams += 1;
+        let Merged { src, dst, route, last_id, .. } = *merged;
         let datagram = &self.memory[at.clone()];
         let Some((transport, icrc)) = datagram.split_last_chunk().filter(|(rest, _)| rest.len() >= Bth::LEN)
         else {
             self.counters.drop_too_short += 1;
             return;
         };
-        let start = self.last_start.of(meta.addr, local, transport.len());
-        let found = start.find_id(transport, Icrc(*icrc), self.last_ids.of(meta.addr.ip()));
+        let start = self.last_start.of(src, dst, transport.len());
+        let found = start.find_id(transport, Icrc(*icrc), last_id, merged.guess());
         if let Some(capture) = capture {
-            capture.lock().packet(meta.addr, local, found, datagram);
+            capture.lock().packet(src, dst, found, datagram);
         }
-        let Some(found) = found else {
+        let Some(FoundId { id, class }) = found else {
             self.counters.drop_icrc += 1;
             return;
         };
-        if !self.counters.count_id(found.class) {
+        if !self.counters.count_id(class) {
             return;
         }
-        self.last_ids.set(meta.addr.ip(), found.id);
-        let net = NetHeader::roce(NetRoute {
+        merged.found(id);
+        self.valid.push((NetHeader::roce(NetRoute { ip_id: id, ..route }), at.start..at.end - Icrc::LEN));
+    }
+}
+
+/// Datagrams of one sender that the system has merged, or a single one.
+#[derive(Debug)]
+struct Merged {
+    src: SocketAddr,
+    dst: SocketAddr,
+    route: NetRoute,
+    /// The sender's last IPv4 Identification.
+    last_id: Option<u16>,
+    /// That of the datagram before, and by how much it differed from the one before that.
+    previous: Option<u16>,
+    step: u16,
+}
+
+impl Merged {
+    fn new(meta: &RecvMeta, local: SocketAddr, last_id: Option<u16>) -> Self {
+        let route = NetRoute {
             sgid: meta.addr.ip().into(),
             dgid: local.ip().into(),
             flow_label: FlowLabel::default(),
             traffic_class: meta.ecn.map_or(0, |ecn| ecn as u8),
             // A UDP socket does not tell what came.
             hop_limit: UdpHeader::ROCE_HOP_LIMIT,
-            ip_id: found.id,
-        });
-        self.valid.push((net, at.start..at.end - Icrc::LEN));
+            ip_id: 0,
+        };
+        Self { src: meta.addr, dst: local, route, last_id, previous: None, step: 1 }
+    }
+
+    /// What the next Identification probably is.
+    fn guess(&self) -> u16 {
+        self.previous.map_or(0, |previous| previous.wrapping_add(self.step))
+    }
+
+    /// What it is.
+    fn found(&mut self, id: u16) {
+        if let Some(previous) = self.previous {
+            self.step = id.wrapping_sub(previous);
+        }
+        (self.previous, self.last_id) = (Some(id), Some(id));
     }
 }
 

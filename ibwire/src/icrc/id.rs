@@ -41,21 +41,25 @@ impl Ipv4Pseudo {
     /// [`dont_fragment`](Self::dont_fragment) are not looked at. `None`: the packet is damaged.
     pub fn find_id(&self, transport: &[u8], received: Icrc, last: Option<u16>) -> Option<FoundId> {
         let assumed = Self { dont_fragment: true, ..*self };
-        assumed.start(transport.len()).find_id(transport, received, last)
+        assumed.start(transport.len()).find_id(transport, received, last, 0)
     }
 }
 
 impl Ipv4Start {
-    /// The same as [`Ipv4Pseudo::find_id`]; this start was made for a packet of that length with DF.
-    pub fn find_id(self, transport: &[u8], received: Icrc, last: Option<u16>) -> Option<FoundId> {
-        let difference = self.with_id(0).icrc(transport).value() ^ received.value();
-        if difference == 0 {
-            return Some(FoundId { id: 0, class: IdClass::Zero });
-        }
-        let behind = Ipv4Header::LEN - ID_AND_FLAGS_END + UdpHeader::LEN + transport.len();
-        let [id_high, id_low, flags, fragment] = difference_before(difference, behind).to_le_bytes();
-        let id = u16::from_be_bytes([id_high, id_low]);
+    /// The same as [`Ipv4Pseudo::find_id`]; this start was made for a packet of that length with DF. It is found faster if
+    /// it is `guess`.
+    pub fn find_id(self, transport: &[u8], received: Icrc, last: Option<u16>, guess: u16) -> Option<FoundId> {
+        let difference = self.with_id(guess).icrc(transport).value() ^ received.value();
+        let (difference, flags, fragment) = if difference == 0 {
+            (0, 0, 0)
+        } else {
+            let behind = Ipv4Header::LEN - ID_AND_FLAGS_END + UdpHeader::LEN + transport.len();
+            let [high, low, flags, fragment] = difference_before(difference, behind).to_le_bytes();
+            (u16::from_be_bytes([high, low]), flags, fragment)
+        };
+        let id = guess ^ difference;
         let class = match (flags, fragment) {
+            (0, 0) if id == 0 => IdClass::Zero,
             (0, 0) if is_predicted(id, last) => IdClass::Predicted,
             (0, 0) => IdClass::Solved,
             (0x40, 0) => IdClass::SolvedWithoutDf,

@@ -9,6 +9,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Waker};
+use std::time::Duration;
 
 use ibdev::{
     Buf, Completion, CompletionQueue, DeviceError, PostError, QueuePair, RecvWr, SendFlags, SendWr, SgList,
@@ -63,6 +64,7 @@ pub(crate) struct Queues {
     limits: Limits,
     /// The most operations that the device holds.
     depth: u32,
+    busy_poll: Duration,
     operations: Operations,
     line: Line,
     copies: Copies,
@@ -143,7 +145,7 @@ impl Queues {
         device: DeviceSide,
         waker: Waker,
         limits: Limits,
-        depth: u32,
+        (depth, busy_poll): (u32, Duration),
         copy_len: usize,
         receives: Receives,
         totals: Arc<Totals>,
@@ -153,6 +155,7 @@ impl Queues {
             waker,
             limits,
             depth,
+            busy_poll,
             operations: Operations::default(),
             line: Line::default(),
             copies: Copies::new(depth, limits.inline as usize, copy_len),
@@ -264,6 +267,11 @@ impl Queues {
             }
             error => (self.refusal(error), buf),
         })
+    }
+
+    /// For how long whoever waits looks again and again before it sleeps.
+    pub(crate) fn busy_poll(&self) -> Duration {
+        self.busy_poll
     }
 
     /// Looks at completions; whether there may be more.
