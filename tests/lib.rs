@@ -5,3 +5,4 @@ pub mod decode;
 #[cfg(doctest)]
 mod docs;
 pub mod guest;
+pub mod ibsim;

@@ -313,10 +313,7 @@ fn every_query_of_a_capture_is_made_by_a_template() {
     check(
         "22-portinfo-capmask-match",
         "portinfo-capmask-subset/client1",
-        made(
-            Template::<PortInfoRecord>::new()
-                .port_info(Template::new().capability_mask(PortCapabilities::SM)),
-        ),
+        made(Template::<PortInfoRecord>::new().port_info(|port| port.capability_mask(PortCapabilities::SM))),
     );
     assert_eq!(
         header_of("22-portinfo-capmask-match", "portinfo-capmask-subset/client1").mad.attribute_modifier,
@@ -433,9 +430,8 @@ fn several_paths_are_asked_for_byte_for_byte() {
 #[test]
 fn what_does_not_fit_is_refused_by_name() {
     let refused = |template: Template<NodeRecord>| template.checked().unwrap_err().to_string();
-    let info = Template::<NodeInfo>::new().vendor_id(0x0100_0000u32);
     assert_eq!(
-        refused(Template::new().node_info(info)),
+        refused(Template::<NodeRecord>::new().node_info(|info| info.vendor_id(0x0100_0000u32))),
         "NodeInfo vendor_id is 16777216, at most 16777215 is possible"
     );
     let long = "x".repeat(65);
@@ -462,14 +458,21 @@ fn what_does_not_fit_is_refused_by_name() {
 fn masks_have_the_bits_of_the_sheet() {
     // The last component of each record, so that a shifted row would show.
     assert_eq!(Template::<NodeRecord>::new().node_description("x").mask(), 1 << 14);
-    let node = Template::new().vendor_id(1u32);
-    assert_eq!(Template::<NodeRecord>::new().node_info(node).mask(), 1 << 13);
-    let port = Template::new().link_speed_ext_enabled(LinkSpeedExt::EDR);
-    assert_eq!(Template::<PortInfoRecord>::new().port_info(port).mask(), 1 << 57);
-    let switch = Template::new().multicast_fdb_top(Lid(0xc001));
-    assert_eq!(Template::<SwitchInfoRecord>::new().switch_info(switch).mask(), 1 << 20);
-    let inform = Template::new().producer_or_vendor(4u32);
-    assert_eq!(Template::<InformInfoRecord>::new().inform_info(inform).mask(), 1 << 15);
+    assert_eq!(Template::<NodeRecord>::new().node_info(|part| part.vendor_id(1u32)).mask(), 1 << 13);
+    assert_eq!(
+        Template::<PortInfoRecord>::new()
+            .port_info(|part| part.link_speed_ext_enabled(LinkSpeedExt::EDR))
+            .mask(),
+        1 << 57
+    );
+    assert_eq!(
+        Template::<SwitchInfoRecord>::new().switch_info(|part| part.multicast_fdb_top(Lid(0xc001))).mask(),
+        1 << 20
+    );
+    assert_eq!(
+        Template::<InformInfoRecord>::new().inform_info(|part| part.producer_or_vendor(4u32)).mask(),
+        1 << 15
+    );
     assert_eq!(Template::<ServiceRecord>::new().service_data64(1, 1u64).mask(), 1 << 36);
     assert_eq!(Template::<McMemberRecord>::new().proxy_join(ProxyJoin(true)).mask(), 1 << 17);
     assert_eq!(Template::<SmInfoRecord>::new().sm_state(SmState::MASTER).mask(), 1 << 6);

@@ -34,7 +34,7 @@
 //!
 //! # Features
 //! - `runtime` (default): devices and links. Without it only [`engine`] is built.
-//! - `ibsim`: [`IbsimDevice`], an HCA of a running ibsim, for management datagrams; on Linux.
+//! - `ibsim`: `IbsimDevice`, an HCA of a running ibsim, for management datagrams; on Linux.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 

@@ -90,6 +90,12 @@ pub(crate) const FLOORS: &[Floor] = &[
         run: rustdoc,
     },
     Floor { name: "tshark", about: "tshark decodes what we encode", packages: &["tshark"], run: tshark },
+    Floor {
+        name: "opensm",
+        about: "our SA client against OpenSM on ibsim",
+        packages: &["ibsim-utils", "infiniband-diags", "opensm"],
+        run: opensm,
+    },
     Floor { name: "guest", about: "Linux's own RDMA stack at the other end", packages: GUEST, run: guest },
 ];
 
@@ -267,7 +273,7 @@ fn test(context: &Context<'_>) -> Verdict {
     if let Err(reason) = context.check(&["build", "--workspace", "--examples"]) {
         return Verdict::Failed(reason);
     }
-    let own_floors = ["kernel", "tshark"];
+    let own_floors = ["kernel", "opensm", "tshark"];
     let mut words = vec!["test", "--workspace", "--no-fail-fast", "--lib", "--bins"];
     for name in workspace.test_targets().into_iter().filter(|name| !own_floors.contains(name)) {
         words.extend(["--test", name]);
@@ -291,6 +297,10 @@ fn rustdoc(context: &Context<'_>) -> Verdict {
 
 fn tshark(context: &Context<'_>) -> Verdict {
     context.cases(&["test", "--workspace", "--test", "tshark"], BUILD)
+}
+
+fn opensm(context: &Context<'_>) -> Verdict {
+    context.cases(&["test", "--workspace", "--test", "opensm"], BUILD)
 }
 
 fn guest(context: &Context<'_>) -> Verdict {

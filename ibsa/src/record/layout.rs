@@ -186,7 +186,11 @@ macro_rules! setter {
     };
     ({ $(#[$meta:meta])* } $layout:ident, $what:literal, $field:ident: $ty:ty = $at:expr => inner($bit:literal)) => {
         $(#[$meta])*
-        pub fn $field(mut self, part: $crate::record::Template<$ty>) -> Self {
+        pub fn $field(
+            mut self,
+            set: impl FnOnce($crate::record::Template<$ty>) -> $crate::record::Template<$ty>,
+        ) -> Self {
+            let part = set($crate::record::Template::new());
             self.mask |= part.mask << $bit;
             if let Some(invalid) = part.invalid {
                 self.refuse(invalid);

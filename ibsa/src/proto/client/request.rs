@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ibdev::MadSource;
+use ibdev::{DeviceError, MadSource};
 use ibwire::PKey;
 use ibwire::mad::{AttributeId, MadStatus, Method};
 
@@ -124,7 +124,7 @@ pub struct Effort {
 }
 
 /// Why a request failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueryError {
     /// The SA refused it.
@@ -157,6 +157,21 @@ pub enum QueryError {
     /// A value does not fit its field.
     #[error(transparent)]
     Invalid(#[from] InvalidField),
+    /// No paths at all were asked for.
+    #[error("a count of 0 paths asks for none, at least 1 is possible")]
+    Count,
+    /// A table was cut on its way to us.
+    #[error("the answer was cut on its way: {0} records came, how many there are is not known")]
+    Incomplete(usize),
+    /// The caller's own limit passed first.
+    #[error("no answer within {0:?}")]
+    Late(Duration),
+    /// The client is closed, or its runtime has ended.
+    #[error("the SA's client is closed")]
+    Closed,
+    /// The device does not work any more.
+    #[error("the device failed")]
+    Device(#[source] DeviceError),
 }
 
 /// What is wrong with a redirection.
@@ -216,7 +231,7 @@ impl std::fmt::Display for SaStatus {
 }
 
 /// Something that happened.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Event {
     /// A request was answered.

@@ -64,6 +64,16 @@ fn failure(client: &mut Client) -> QueryError {
     }
 }
 
+/// The next event, in words.
+fn told(client: &mut Client) -> Option<String> {
+    client.poll_event().map(|event| format!("{event:?}"))
+}
+
+/// Compares errors, which need not be comparable.
+fn assert_error(error: &QueryError, expected: &QueryError) {
+    assert_eq!(format!("{error:?}"), format!("{expected:?}"));
+}
+
 fn node_data() -> Vec<u8> {
     NodeRecord { lid: Lid(4), ..NodeRecord::default() }.to_bytes()
 }
@@ -80,7 +90,7 @@ fn a_get_is_answered_by_one_record() {
     let Some(Event::Answered { id: answered, answer }) = client.poll_event() else { panic!() };
     assert_eq!((answered, answer.record::<NodeRecord>().unwrap().lid), (id, Lid(4)));
     assert_eq!(answer.effort, Effort { sent: 1, busy: 0, waited: MS });
-    assert_eq!((client.pending(), client.poll_timeout(), client.poll_event()), (0, None, None));
+    assert_eq!((client.pending(), client.poll_timeout(), told(&mut client)), (0, None, None));
 }
 
 #[test]
@@ -137,7 +147,7 @@ fn sa_t12_methods_of_answers() {
         let mut other = answer(&header, MadStatus::OK, &node_data());
         other[3] = if expected.0 == 0x92 { 0x81 } else { 0x92 };
         client.handle(now, &source(SA), &other);
-        assert_eq!((client.poll_event(), client.stats().dropped_mismatch), (None, 1));
+        assert_eq!((told(&mut client), client.stats().dropped_mismatch), (None, 1));
         other[3] = expected.0;
         client.handle(now, &source(SA), &other);
         assert!(matches!(client.poll_event(), Some(Event::Answered { .. })), "{method}");
@@ -203,7 +213,7 @@ fn sa_t30_several_records_are_named_as_such() {
     let (header, _) = sent(&mut client).unwrap();
     client.handle(now, &source(SA), &answer(&header, MadStatus(0x0400), &[]));
     let error = failure(&mut client);
-    assert_eq!(error, QueryError::Status(SaStatus::TOO_MANY_RECORDS));
+    assert_error(&error, &QueryError::Status(SaStatus::TOO_MANY_RECORDS));
     assert_eq!(error.to_string(), "the SA answers: too many records, ask for a table");
 }
 
@@ -230,7 +240,7 @@ fn sa_t31_busy_and_then_an_answer_is_one_result() {
     client.handle(now + rest + rest2, &source(SA), &answer(&third, MadStatus::OK, &node_data()));
     let Some(Event::Answered { answer, .. }) = client.poll_event() else { panic!() };
     assert_eq!((answer.effort.sent, answer.effort.busy), (3, 2));
-    assert_eq!(client.poll_event(), None);
+    assert_eq!(told(&mut client), None);
 }
 
 fn redirection(lid: Lid, pkey: PKey) -> Vec<u8> {
@@ -250,7 +260,7 @@ fn a_redirection_is_followed_by_all() {
     assert_ne!(first.mad.tid, second.mad.tid);
     assert_eq!((out.to.av.dlid, out.to.qpn, out.to.qkey), (Lid(9), Qpn::truncate(0x42), QKey(7)));
     client.handle(now, &source(SA), &answer(&second, MadStatus::OK, &node_data()));
-    assert_eq!(client.poll_event(), None, "the old SA was not asked this");
+    assert_eq!(told(&mut client), None, "the old SA was not asked this");
     client.handle(now, &source(Lid(9)), &answer(&second, MadStatus::OK, &node_data()));
     assert!(matches!(client.poll_event(), Some(Event::Answered { .. })));
     client.request(now, node(Method::GET, now)).unwrap();
@@ -268,7 +278,7 @@ fn sa_t32_a_redirection_into_another_partition_is_an_error() {
     let info = redirection(Lid(9), PKey(0x1234));
     client.handle(now, &source(SA), &answer(&header, MadStatus::REDIRECT, &info));
     let error = failure(&mut client);
-    assert_eq!(error, QueryError::Redirect(RedirectFault::Partition(PKey(0x1234))));
+    assert_error(&error, &QueryError::Redirect(RedirectFault::Partition(PKey(0x1234))));
     assert!(sent(&mut client).is_none());
 }
 
@@ -285,7 +295,7 @@ fn sa_t33_a_loop_of_redirections_ends() {
         client.handle(now, &source(out.to.av.dlid), &answer(&header, MadStatus::REDIRECT, &info));
     }
     assert_eq!(asked, [1, 9, 1, 9]);
-    assert_eq!(failure(&mut client), QueryError::Redirect(RedirectFault::TooOften(4)));
+    assert_error(&failure(&mut client), &QueryError::Redirect(RedirectFault::TooOften(4)));
 }
 
 #[test]
@@ -296,7 +306,8 @@ fn sa_t34_many_requests_are_few_on_the_wire() {
         client.request(now, node(Method::GET, now)).unwrap();
     }
     let error = client.request(now, node(Method::GET, now)).unwrap_err();
-    assert_eq!((error, client.stats().refused_queue), (QueryError::QueueFull { limit: 4096 }, 1));
+    assert_error(&error, &QueryError::QueueFull { limit: 4096 });
+    assert_eq!(client.stats().refused_queue, 1);
     let (mut answered, mut most) = (0, 0);
     loop {
         let batch: Vec<_> = std::iter::from_fn(|| sent(&mut client)).collect();
@@ -334,7 +345,7 @@ fn sa_t36_a_late_answer_is_dropped() {
     client.cancel(now, id);
     client.cancel(now, id);
     client.handle(now, &source(SA), &answer(&header, MadStatus::OK, &node_data()));
-    assert_eq!((client.poll_event(), client.stats().dropped_stray), (None, 1));
+    assert_eq!((told(&mut client), client.stats().dropped_stray), (None, 1));
     assert_eq!((client.pending(), client.poll_timeout(), client.under_way), (0, None, 0));
 }
 
@@ -356,13 +367,13 @@ fn only_the_sa_answers() {
     client.request(now, node(Method::GET, now)).unwrap();
     let (header, _) = sent(&mut client).unwrap();
     client.handle(now, &source(Lid(77)), &answer(&header, MadStatus::OK, &node_data()));
-    assert_eq!((client.poll_event(), client.stats().dropped_stray), (None, 1));
+    assert_eq!((told(&mut client), client.stats().dropped_stray), (None, 1));
     let mut other = answer(&header, MadStatus::OK, &node_data());
     other[2] = 1; // class version
     client.handle(now, &source(SA), &other);
     other[1..3].copy_from_slice(&[7, 2]); // class
     client.handle(now, &source(SA), &other);
-    assert_eq!((client.poll_event(), client.stats().dropped_version), (None, 2));
+    assert_eq!((told(&mut client), client.stats().dropped_version), (None, 2));
     let mut request = whole(&header, &[]);
     request[3] = Method::GET.0;
     client.handle(now, &source(SA), &request);
@@ -377,7 +388,7 @@ fn without_an_sa_requests_wait_for_one() {
     client.request(now, Request { deadline: now + MS, ..node(Method::GET, now) }).unwrap();
     assert!(sent(&mut client).is_none());
     client.handle_timeout(now + MS);
-    assert_eq!(failure(&mut client), QueryError::NoSa);
+    assert_error(&failure(&mut client), &QueryError::NoSa);
     client.set_sa(now + MS, Some(address(SA)), Vec::new());
     let (first, _) = sent(&mut client).unwrap();
     // The SM moves: the request starts anew there.
@@ -399,7 +410,7 @@ fn sa_t42_segments_again_after_the_answer_get_their_ack() {
     let (ack, _) = sent(&mut client).unwrap();
     assert!(matches!(client.poll_event(), Some(Event::Answered { .. })));
     client.handle(now, &source(SA), &segment);
-    assert_eq!((sent(&mut client).unwrap().0, client.poll_event()), (ack, None));
+    assert_eq!((sent(&mut client).unwrap().0, told(&mut client)), (ack, None));
     let late = now + Duration::from_secs(11);
     client.handle(late, &source(SA), &segment);
     assert_eq!((sent(&mut client).is_none(), client.stats().dropped_stray), (true, 1));
@@ -418,7 +429,7 @@ fn sa_t55_an_answer_that_stops_half_way_fails_once() {
     let at = client.poll_timeout().unwrap();
     assert_eq!(at, now + Duration::from_secs(40));
     client.handle_timeout(at);
-    assert_eq!(failure(&mut client), QueryError::Transfer(RmppError::TimedOut { segments: 1 }));
+    assert_error(&failure(&mut client), &QueryError::Transfer(RmppError::TimedOut { segments: 1 }));
     assert_eq!(sent(&mut client).unwrap().0.rmpp.status, RmppStatus::TIME_TOO_LONG);
     assert_eq!((client.pending(), client.poll_timeout()), (0, None));
 }
@@ -439,7 +450,7 @@ fn sa_t70_sa_t71_every_report_is_acknowledged_and_told_once() {
         assert_eq!((out.to.av.dlid, &out.mad[56..136]), (SA, &notice[..]));
     }
     let Some(Event::Report { notice, .. }) = client.poll_event() else { panic!() };
-    assert_eq!((notice.trap_or_device, client.poll_event()), (66, None));
+    assert_eq!((notice.trap_or_device, told(&mut client)), (66, None));
     assert_eq!((client.stats().reports, client.stats().reports_again), (1, 2));
 }
 
@@ -450,7 +461,7 @@ fn what_cannot_be_asked_is_refused() {
     let error = client.request(now, Request { method: Method::REPORT, ..node(Method::GET, now) });
     assert_eq!(error.unwrap_err().to_string(), "Report is no request to an SA");
     let error = client.request(now, Request { data: vec![0; 201], ..node(Method::GET, now) });
-    assert_eq!(error.unwrap_err(), QueryError::Transfer(RmppError::TooLong { limit: 200 }));
+    assert_error(&error.unwrap_err(), &QueryError::Transfer(RmppError::TooLong { limit: 200 }));
     let template = Template::<PathRecord>::new().sl(16u8);
     assert!(matches!(Request::new(Method::GET, template, now), Err(invalid) if invalid.limit == 15));
     assert_eq!((client.pending(), client.stats().requests), (0, 0));

@@ -1,0 +1,183 @@
+//! The async client: queries to the SA of one port.
+
+mod cache;
+mod driver;
+mod path;
+mod shared;
+mod table;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ibdev::{AgentSpec, Device, DeviceError, DeviceEvent, LinkLayer};
+use ibwire::PathRecord;
+use ibwire::mad::{Method, MgmtClass};
+
+use crate::mad::SaHeader;
+use crate::proto::client::{Answer, Config, QueryError, Request, Stats};
+use crate::record::{ClassPortInfo, MultiPath, Record, Template};
+use driver::Driver;
+use shared::{Owner, Shared};
+
+pub use cache::CacheConfig;
+pub use path::PathQuery;
+pub use table::{Incomplete, Table};
+
+/// The SA of one port of a device: queries are sent to it within a window, repeated when it is silent, put off when it is
+/// busy.
+///
+/// Clones share one client; it ends with the last. It runs on the tokio runtime in which it was opened.
+#[derive(Debug, Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+    _owner: Arc<Owner>,
+}
+
+impl Client {
+    /// Opens the SA agent of the port. `seed` decides transaction IDs and jitter.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] for a port that is not InfiniBand: RoCE has no SA. [`DeviceError::InUse`] if another
+    /// program or client holds the class, [`DeviceError::NoRuntime`] outside a tokio runtime.
+    pub async fn open(
+        device: Arc<dyn Device>,
+        port: u8,
+        config: Config,
+        seed: [u8; 32],
+    ) -> Result<Self, DeviceError> {
+        let runtime = tokio::runtime::Handle::try_current().map_err(|_| DeviceError::NoRuntime)?;
+        let tables = device.read_port(port).await?;
+        if tables.attr.link_layer != LinkLayer::InfiniBand {
+            return Err(DeviceError::Unsupported { what: "the SA, which RoCE does not have," });
+        }
+        let agent = device.open_agent(AgentSpec {
+            port,
+            class: MgmtClass::SA,
+            class_version: SaHeader::CLASS_VERSION,
+            methods: &[Method::REPORT],
+        })?;
+        let shared = Arc::new(Shared::new(device, port, config, seed, runtime.clone()));
+        shared.set_port(tables);
+        runtime.spawn(Driver::new(Arc::clone(&shared), agent));
+        let owner = Arc::new(Owner(Arc::clone(&shared)));
+        Ok(Self { shared, _owner: owner })
+    }
+
+    /// The port.
+    pub fn port(&self) -> u8 {
+        self.shared.port
+    }
+
+    /// Tells the client what its device reported. An event of the port makes it read the port again, forget the paths that
+    /// it has cached, and start anew what is under way if the SA has moved.
+    pub fn device_event(&self, event: DeviceEvent) {
+        self.shared.device_event(event);
+    }
+
+    /// Paths to a port of the subnet.
+    pub fn path(&self, dgid: ibwire::Gid) -> PathQuery {
+        PathQuery::new(self.clone(), dgid)
+    }
+
+    /// The only record that matches.
+    ///
+    /// # Errors
+    /// [`QueryError::Status`] with [`NO_RECORDS`](crate::proto::client::SaStatus::NO_RECORDS) or
+    /// [`TOO_MANY_RECORDS`](crate::proto::client::SaStatus::TOO_MANY_RECORDS) if it is not one, and all other
+    /// [`QueryError`]s.
+    ///
+    /// # Cancel safety
+    /// Dropped, the request is forgotten; so are those of the other methods.
+    pub async fn get<R: Record>(&self, wanted: Template<R>) -> Result<R, QueryError> {
+        self.one(Method::GET, wanted).await
+    }
+
+    /// Writes a record; what the SA made of it.
+    ///
+    /// # Errors
+    /// [`QueryError`].
+    ///
+    /// # Cancel safety
+    /// Dropped, it may have happened or not.
+    pub async fn set<R: Record>(&self, record: Template<R>) -> Result<R, QueryError> {
+        self.one(Method::SET, record).await
+    }
+
+    /// Removes a record; what it was.
+    ///
+    /// # Errors
+    /// [`QueryError`].
+    ///
+    /// # Cancel safety
+    /// Dropped, it may have happened or not.
+    pub async fn delete<R: Record>(&self, record: Template<R>) -> Result<R, QueryError> {
+        self.one(Method::DELETE, record).await
+    }
+
+    /// All records that match, perhaps none.
+    ///
+    /// # Errors
+    /// [`QueryError`].
+    pub async fn table<R: Record>(&self, wanted: Template<R>) -> Result<Table<R>, QueryError> {
+        let request = Request::new(Method::GET_TABLE, wanted, self.shared.deadline())?;
+        Table::of(&self.request(request).await?)
+    }
+
+    /// Paths from any of some ports to any of others.
+    ///
+    /// # Errors
+    /// [`QueryError`].
+    pub async fn multi(&self, query: &MultiPath) -> Result<Table<PathRecord>, QueryError> {
+        let request = Request::multi(query, self.shared.deadline())?;
+        Table::of(&self.request(request).await?)
+    }
+
+    /// What the SA says of itself.
+    ///
+    /// # Errors
+    /// [`QueryError`].
+    pub async fn class_port_info(&self) -> Result<ClassPortInfo, QueryError> {
+        self.get(Template::new()).await
+    }
+
+    /// Any request, and its answer as it came.
+    ///
+    /// # Errors
+    /// [`QueryError`].
+    pub async fn request(&self, request: Request) -> Result<Answer, QueryError> {
+        self.shared.request(request).await
+    }
+
+    async fn one<R: Record>(&self, method: Method, wanted: Template<R>) -> Result<R, QueryError> {
+        let request = Request::new(method, wanted, self.shared.deadline())?;
+        self.request(request).await?.record()
+    }
+
+    /// How long a request may take if nothing is said: all its copies, doubled each time.
+    pub fn default_timeout(&self) -> Duration {
+        self.shared.timeout
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> Stats {
+        self.shared.lock().engine.stats()
+    }
+
+    /// How many paths the cache had, and how many it had to ask for.
+    pub fn cache_stats(&self) -> (u64, u64) {
+        let state = self.shared.lock();
+        (state.cache.hits, state.cache.misses)
+    }
+
+    /// Bounds of the cache of paths.
+    pub fn set_cache(&self, config: CacheConfig) {
+        self.shared.lock().cache.configure(config);
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("device", &self.device.attr().name).field("port", &self.port).finish()
+    }
+}

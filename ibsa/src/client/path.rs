@@ -1,0 +1,248 @@
+//! Queries for paths.
+
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ibwire::mad::Method;
+use ibwire::{FlowLabel, Gid, Lid, Mtu, PKey, PacketLifeTime, PathRecord, Rate, ServiceId, ServiceLevel};
+use tokio::sync::oneshot;
+
+use super::Client;
+use super::cache::{Found, Key};
+use super::shared::{Shared, now};
+use super::table::Table;
+use crate::proto::client::{QueryError, Request, SaStatus};
+use crate::record::{IntoField, Is, Template};
+
+/// Which paths to ask for: a builder that is the query for one path when it is awaited, for several with
+/// [`all`](Self::all).
+///
+/// It begins with the port's own GID as the source. A setter's value that does not fit is refused when it is awaited.
+///
+/// # Cancel safety
+/// Dropped, the query is forgotten, unless others wait for the same one.
+#[derive(Debug, Clone)]
+#[must_use = "nothing is asked before it is awaited"]
+pub struct PathQuery {
+    client: Client,
+    wanted: Template<PathRecord>,
+    timeout: Option<Duration>,
+    cached: bool,
+    sourced: bool,
+}
+
+impl PathQuery {
+    pub(super) fn new(client: Client, dgid: Gid) -> Self {
+        let wanted = Template::<PathRecord>::new().dgid(dgid);
+        Self { client, wanted, timeout: None, cached: true, sourced: false }
+    }
+
+    fn set(mut self, f: impl FnOnce(Template<PathRecord>) -> Template<PathRecord>) -> Self {
+        self.wanted = f(self.wanted);
+        self
+    }
+
+    /// Where the path begins. Default: the port's GID.
+    pub fn sgid(mut self, gid: Gid) -> Self {
+        self.sourced = true;
+        self.set(|wanted| wanted.sgid(gid))
+    }
+
+    /// The LID where it ends.
+    pub fn dlid(self, lid: impl IntoField<Lid>) -> Self {
+        self.set(|wanted| wanted.dlid(lid))
+    }
+
+    /// The LID where it begins.
+    pub fn slid(self, lid: impl IntoField<Lid>) -> Self {
+        self.set(|wanted| wanted.slid(lid))
+    }
+
+    /// The service that it is for.
+    pub fn service_id(self, id: impl IntoField<ServiceId>) -> Self {
+        self.set(|wanted| wanted.service_id(id))
+    }
+
+    /// Whether it is for raw packets.
+    pub fn raw_traffic(self, raw: bool) -> Self {
+        self.set(|wanted| wanted.raw_traffic(raw))
+    }
+
+    /// Flow label.
+    pub fn flow_label(self, label: impl IntoField<FlowLabel>) -> Self {
+        self.set(|wanted| wanted.flow_label(label))
+    }
+
+    /// Hop limit.
+    pub fn hop_limit(self, limit: u8) -> Self {
+        self.set(|wanted| wanted.hop_limit(limit))
+    }
+
+    /// Traffic class.
+    pub fn traffic_class(self, class: u8) -> Self {
+        self.set(|wanted| wanted.traffic_class(class))
+    }
+
+    /// Whether the peer can use the same path back.
+    pub fn reversible(self, reversible: bool) -> Self {
+        self.set(|wanted| wanted.reversible(reversible))
+    }
+
+    /// At most so many paths of each pair of ports, 1..=127, for [`all`](Self::all). Default 127.
+    pub fn count(self, count: u8) -> Self {
+        self.set(|wanted| wanted.num_paths(count))
+    }
+
+    /// The partition. Without it the SA picks one that both ends share.
+    pub fn p_key(self, p_key: impl IntoField<PKey>) -> Self {
+        self.set(|wanted| wanted.p_key(p_key))
+    }
+
+    /// Quality of service class.
+    pub fn qos_class(self, class: u16) -> Self {
+        self.set(|wanted| wanted.qos_class(class))
+    }
+
+    /// The service level, 0..=15.
+    pub fn sl(self, sl: impl IntoField<ServiceLevel>) -> Self {
+        self.set(|wanted| wanted.sl(sl))
+    }
+
+    /// The path MTU.
+    pub fn mtu(self, wanted: Is<Mtu>) -> Self {
+        self.set(|template| template.mtu(wanted))
+    }
+
+    /// The rate.
+    pub fn rate(self, wanted: Is<Rate>) -> Self {
+        self.set(|template| template.rate(wanted))
+    }
+
+    /// How long a packet may live on the way.
+    pub fn packet_life_time(self, wanted: Is<PacketLifeTime>) -> Self {
+        self.set(|template| template.packet_life_time(wanted))
+    }
+
+    /// How long to try. Default: [`Client::default_timeout`].
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Asks the SA even if the cache has the path.
+    pub fn uncached(mut self) -> Self {
+        self.cached = false;
+        self
+    }
+
+    /// All paths that match, perhaps none.
+    ///
+    /// # Errors
+    /// [`QueryError`]; [`QueryError::Incomplete`] if the answer was cut on its way.
+    pub async fn all(self) -> Result<Vec<PathRecord>, QueryError> {
+        const NUM_PATHS: u64 = 1 << 12;
+        let wanted = self.sourced_template()?;
+        let wanted = match wanted.mask() & NUM_PATHS {
+            0 => wanted.num_paths(127),
+            _ => wanted,
+        };
+        let (asked, mask) = wanted.clone().checked()?;
+        if mask & NUM_PATHS != 0 && asked.num_paths == 0 {
+            return Err(QueryError::Count);
+        }
+        let shared = &self.client.shared;
+        let deadline = now() + self.timeout.unwrap_or(shared.timeout);
+        let request = Request::new(Method::GET_TABLE, wanted, deadline)?;
+        let table = Table::<PathRecord>::of(&self.client.request(request).await?)?;
+        let paths =
+            table.complete().map_err(|incomplete| QueryError::Incomplete(incomplete.records.len()))?;
+        Ok(paths.into_iter().filter(|path| fits(&asked, mask, path)).collect())
+    }
+
+    /// One path: the cached one, or what the SA answers. Many who ask for the same are one query.
+    async fn one(self) -> Found {
+        let wanted = self.sourced_template()?;
+        let (asked, mask) = wanted.clone().checked()?;
+        let key: Key = (mask, PathRecord::to_bytes(&asked));
+        let shared = Arc::clone(&self.client.shared);
+        let timeout = self.timeout.unwrap_or(shared.timeout);
+        let (found, finding) = oneshot::channel();
+        {
+            let mut state = shared.lock();
+            if self.cached
+                && let Some((path, _)) = state.cache.get(now(), &key)
+            {
+                return Ok(path);
+            }
+            state.cache.misses += 1;
+            let waiting = state.cache.waiting.entry(key).or_default();
+            waiting.retain(|waiter| !waiter.is_closed());
+            waiting.push(found);
+            if waiting.len() == 1 {
+                let era = state.cache.era;
+                shared.runtime.spawn(look_up(Arc::clone(&shared), key, wanted, era));
+            }
+        }
+        match tokio::time::timeout(timeout, finding).await {
+            Ok(found) => found.unwrap_or(Err(QueryError::Closed)),
+            Err(_) => Err(QueryError::Late(timeout)),
+        }
+    }
+
+    /// With the source that is meant if none is named.
+    fn sourced_template(&self) -> Result<Template<PathRecord>, QueryError> {
+        let wanted = self.wanted.clone();
+        if self.sourced {
+            return Ok(wanted);
+        }
+        Ok(wanted.sgid(self.client.shared.lock().gid.ok_or(QueryError::NoSa)?))
+    }
+}
+
+impl IntoFuture for PathQuery {
+    type Output = Found;
+    type IntoFuture = Pin<Box<dyn Future<Output = Found> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.one())
+    }
+}
+
+/// Asks for one path on behalf of all who wait for it, and puts it into the cache.
+async fn look_up(shared: Arc<Shared>, key: Key, wanted: Template<PathRecord>, era: u64) {
+    let found = ask(&shared, wanted).await;
+    let mut state = shared.lock();
+    let waiting = state.cache.waiting.remove(&key).unwrap_or_default();
+    if let Ok(path) = &found
+        && state.cache.era == era
+    {
+        state.cache.put(now(), key, *path);
+    }
+    drop(state);
+    for waiter in waiting {
+        _ = waiter.send(found.clone()); // some have gone
+    }
+}
+
+async fn ask(shared: &Arc<Shared>, wanted: Template<PathRecord>) -> Found {
+    let (asked, mask) = wanted.clone().checked()?;
+    let path: PathRecord =
+        shared.request(Request::new(Method::GET, wanted, shared.deadline())?).await?.record()?;
+    match fits(&asked, mask, &path) {
+        true => Ok(path),
+        false => Err(QueryError::Status(SaStatus::NO_RECORDS)),
+    }
+}
+
+/// Whether a path is one that was asked for: SAs have answered more than they were asked (spec/sa.md T26, T27).
+fn fits(asked: &PathRecord, mask: u64, path: &PathRecord) -> bool {
+    let named = |bit: u32| mask >> bit & 1 != 0;
+    (!named(2) || path.dgid == asked.dgid)
+        && (!named(3) || path.sgid == asked.sgid)
+        && (!named(4) || path.dlid == asked.dlid)
+        && (!named(13) || path.pkey.base() == asked.pkey.base())
+        && (!named(15) || path.sl == asked.sl)
+        && (!named(11) || !asked.reversible || path.reversible)
+}

@@ -1,0 +1,56 @@
+//! Tables of records.
+
+use std::ops::Deref;
+
+use crate::proto::client::{Answer, QueryError};
+use crate::record::Record;
+
+/// The records of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Table<R> {
+    records: Vec<R>,
+    complete: bool,
+}
+
+/// The SA's answer was cut on its way: not all records came, and the last may be none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the answer was cut: {} records came, how many there are is not known", .records.len())]
+pub struct Incomplete<R: std::fmt::Debug> {
+    /// What came.
+    pub records: Vec<R>,
+}
+
+impl<R: Record> Table<R> {
+    pub(super) fn of(answer: &Answer) -> Result<Self, QueryError> {
+        Ok(Self { records: answer.table()?, complete: answer.complete })
+    }
+
+    /// Whether all records came.
+    pub const fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// All records.
+    ///
+    /// # Errors
+    /// [`Incomplete`] if the answer was cut on its way, with what came.
+    pub fn complete(self) -> Result<Vec<R>, Incomplete<R>> {
+        match self.complete {
+            true => Ok(self.records),
+            false => Err(Incomplete { records: self.records }),
+        }
+    }
+
+    /// What came, whether it is all or not.
+    pub fn into_vec(self) -> Vec<R> {
+        self.records
+    }
+}
+
+impl<R> Deref for Table<R> {
+    type Target = [R];
+
+    fn deref(&self) -> &[R] {
+        &self.records
+    }
+}

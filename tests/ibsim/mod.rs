@@ -1,0 +1,143 @@
+//! A subnet of ibsim with OpenSM as its manager: both are processes of Debian's packages.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The library that makes a program believe that ibsim's nodes are this machine's.
+const UMAD2SIM: &str = "umad2sim/libumad2sim.so";
+
+/// How long a program may take to begin, or to end when it is told to.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The programs that are needed and missing.
+pub fn missing() -> Vec<&'static str> {
+    let found = |program: &str| {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+        folders.into_iter().any(|folder| folder.join(program).exists())
+    };
+    let mut missing: Vec<_> =
+        ["ibsim", "opensm", "saquery"].into_iter().filter(|program| !found(program)).collect();
+    if umad2sim().is_none() {
+        missing.push("libumad2sim");
+    }
+    missing
+}
+
+/// The library, wherever this architecture has it.
+fn umad2sim() -> Option<PathBuf> {
+    let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
+    let folders = folders.chain(["/usr/lib64".into(), "/usr/lib".into()]);
+    folders.into_iter().map(|folder| folder.join(UMAD2SIM)).find(|file| file.exists())
+}
+
+/// A running subnet. Dropped, its processes end.
+#[derive(Debug)]
+pub struct Fabric {
+    /// How its sockets are named.
+    base: String,
+    folder: PathBuf,
+    ibsim: Ended,
+    opensm: Mutex<Option<Ended>>,
+}
+
+/// A child that does not outlive its owner.
+#[derive(Debug)]
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        _ = self.0.kill(); // by its own id; it may have ended
+        _ = self.0.wait();
+    }
+}
+
+impl Fabric {
+    /// Starts ibsim with the net of this folder, files under `folder`, and OpenSM on node A.
+    pub fn start(folder: &Path) -> io::Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let base = format!("ibcm-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let folder = folder.join(&base);
+        fs::create_dir_all(&folder)?;
+        let net = Path::new(env!("CARGO_MANIFEST_DIR")).join("ibsim/net");
+        let mut command = Command::new("ibsim");
+        command.arg("-s").arg("-n").arg(&net).env("IBSIM_SOCKNAME", &base);
+        // Its console is its standard input: kept open, so that links can be taken down.
+        let ibsim = Self::spawn(command.stdin(Stdio::piped()), &folder.join("ibsim.log"))?;
+        let fabric = Self { base, folder, ibsim, opensm: Mutex::new(None) };
+        fabric.start_opensm()?;
+        Ok(fabric)
+    }
+
+    /// The name of a node as ibcm opens it needs this in IBSIM_SOCKNAME.
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// Starts OpenSM on node A. It manages the subnet as soon as the ports of its nodes are active.
+    pub fn start_opensm(&self) -> io::Result<()> {
+        let log = self.folder.join("opensm.log");
+        _ = fs::remove_file(&log);
+        let mut command = self.command("opensm", "A");
+        command.arg("-f").arg(&log).env("OSM_TMP_DIR", &self.folder).env("OSM_CACHE_DIR", &self.folder);
+        let opensm = Self::spawn(command.stdin(Stdio::null()), &self.folder.join("opensm.out"))?;
+        *self.opensm.lock().unwrap_or_else(PoisonError::into_inner) = Some(opensm);
+        self.wait_for(&log, "Entering MASTER state")
+    }
+
+    /// Ends OpenSM.
+    pub fn stop_opensm(&self) {
+        drop(self.opensm.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    /// Types a line into ibsim's console.
+    pub fn console(&mut self, line: &str) -> io::Result<()> {
+        let input = self.ibsim.0.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        writeln!(input, "{line}")?;
+        input.flush()
+    }
+
+    /// What saquery prints at `node`.
+    pub fn saquery(&self, node: &str, arguments: &[&str]) -> io::Result<String> {
+        let file = self.folder.join(format!("saquery-{}.out", arguments.join("")));
+        let mut command = self.command("saquery", node);
+        let mut child = Self::spawn(command.args(arguments).stdin(Stdio::null()), &file)?;
+        let until = Instant::now() + PATIENCE;
+        while child.0.try_wait()?.is_none() {
+            if Instant::now() > until {
+                return Err(io::Error::other("saquery does not end"));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        fs::read_to_string(&file)
+    }
+
+    fn command(&self, program: &str, node: &str) -> Command {
+        let mut command = Command::new(program);
+        command.env("IBSIM_SOCKNAME", &self.base).env("SIM_HOST", node);
+        command.env("LD_PRELOAD", umad2sim().unwrap_or_default());
+        command
+    }
+
+    fn spawn(command: &mut Command, output: &Path) -> io::Result<Ended> {
+        let output = File::create(output)?;
+        command.stdout(output.try_clone()?).stderr(output).spawn().map(Ended)
+    }
+
+    fn wait_for(&self, file: &Path, words: &str) -> io::Result<()> {
+        let until = Instant::now() + PATIENCE;
+        while !fs::read_to_string(file).is_ok_and(|text| text.contains(words)) {
+            if Instant::now() > until {
+                let said = fs::read_to_string(self.folder.join("opensm.out")).unwrap_or_default();
+                return Err(io::Error::other(format!("no {words:?} in {}: {said}", file.display())));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+}

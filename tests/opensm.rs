@@ -1,0 +1,186 @@
+//! Our SA client against OpenSM on a subnet of ibsim, field by field what saquery prints. Without the programs the cases
+//! count as ignored; with CI=true they fail.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use ibdev::{Device, DeviceError, PortState};
+use ibsa::record::{Is, NodeRecord, NodeType, PathRecord, SmInfoRecord, SmState, Template};
+use ibsa::{Client, Config, QueryError, SaStatus};
+use ibsoft::IbsimDevice;
+use ibwire::{Gid, Mtu, Rate};
+use libtest_mimic::{Arguments, Failed, Trial};
+use tests::ibsim::{self, Fabric};
+
+/// How long the subnet may take to come up.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+type Outcome = Result<(), Failed>;
+
+/// The subnet that all queries share.
+static FABRIC: LazyLock<Result<Fabric, String>> = LazyLock::new(|| {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("opensm");
+    Fabric::start(&folder).map_err(|error| error.to_string())
+});
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let missing = ibsim::missing();
+    let left_out = !missing.is_empty() && std::env::var_os("CI").is_none_or(|ci| ci != "true");
+    if left_out {
+        eprintln!("cases with OpenSM are left out, programs are missing: {}", missing.join(" "));
+    }
+    let trials = [
+        case("the_sa_says_what_it_can_do", says_what_it_can_do),
+        case("nodes_are_what_saquery_prints", nodes),
+        case("a_table_that_was_cut_is_incomplete", incomplete),
+        case("errors_have_their_names", errors),
+        case("paths_are_what_saquery_prints", paths),
+    ];
+    let trials = trials.into_iter().map(|trial| trial.with_ignored_flag(left_out)).collect();
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// A case with a client at node B.
+fn case<F>(name: &str, body: impl Fn(Client, &'static Fabric) -> F + Send + 'static) -> Trial
+where
+    F: Future<Output = Outcome>,
+{
+    Trial::test(name, move || {
+        let fabric = FABRIC.as_ref()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let client = client(fabric, "B").await?;
+            body(client, fabric).await
+        })
+    })
+}
+
+async fn client(fabric: &Fabric, node: &str) -> Result<Client, Failed> {
+    let device = tokio::time::timeout(PATIENCE, attached(fabric, node)).await??;
+    Ok(Client::open(device, 1, Config::default(), [5; 32]).await?)
+}
+
+/// The node once it is free and its port active.
+async fn attached(fabric: &Fabric, node: &str) -> Result<Arc<dyn Device>, DeviceError> {
+    let mut tick = tokio::time::interval(Duration::from_millis(10));
+    let device = loop {
+        tick.tick().await;
+        match IbsimDevice::attach_to(fabric.base(), node) {
+            // One program at a time serves a node; the one before may be going just now.
+            Err(DeviceError::InUse { .. }) => {}
+            attached => break attached?,
+        }
+    };
+    while device.port(1)?.state != PortState::Active {
+        tick.tick().await;
+    }
+    Ok(Arc::new(device))
+}
+
+async fn says_what_it_can_do(sa: Client, _: &Fabric) -> Outcome {
+    let info = sa.class_port_info().await?;
+    assert_eq!((info.base_version, info.class_version), (1, 2));
+    assert_eq!(info.capability_mask & 0x2602, 0x2602);
+    Ok(())
+}
+
+/// The fields that saquery prints of the first record at `node`.
+fn printed(fabric: &Fabric, node: &str, arguments: &[&str]) -> Result<BTreeMap<String, String>, Failed> {
+    let output = fabric.saquery(node, arguments)?;
+    let record = output.split("dump:").nth(1).ok_or_else(|| format!("no record in {output:?}"))?;
+    let field = |line: &str| {
+        let (name, value) = line.trim().split_once("..")?;
+        Some((name.to_owned(), value.trim_start_matches('.').to_owned()))
+    };
+    Ok(record.lines().filter_map(field).collect())
+}
+
+async fn nodes(sa: Client, fabric: &Fabric) -> Outcome {
+    let manager = sa.get(Template::<SmInfoRecord>::new()).await?;
+    let node = sa.get(Template::<NodeRecord>::new().lid(manager.lid)).await?;
+    let theirs = printed(fabric, "C", &["NR", &manager.lid.0.to_string()])?;
+    let info = &node.node_info;
+    let ours = [
+        ("lid", node.lid.0.to_string()),
+        ("base_version", format!("{:#x}", info.base_version)),
+        ("class_version", format!("{:#x}", info.class_version)),
+        ("node_type", "Channel Adapter".into()),
+        ("num_ports", info.num_ports.to_string()),
+        ("sys_guid", info.system_image_guid.to_string()),
+        ("node_guid", info.node_guid.to_string()),
+        ("port_guid", info.port_guid.to_string()),
+        ("partition_cap", format!("{:#x}", info.partition_cap)),
+        ("device_id", format!("{:#x}", info.device_id)),
+        ("revision", format!("{:#X}", info.revision)),
+        ("port_num", info.local_port_num.to_string()),
+        ("vendor_id", format!("{:#x}", info.vendor_id)),
+        ("NodeDescription", node.node_description.to_string()),
+    ];
+    for (field, ours) in ours {
+        assert_eq!(
+            Some(&ours.to_lowercase()),
+            theirs.get(field).map(|text| text.to_lowercase()).as_ref(),
+            "{field}"
+        );
+    }
+    assert_eq!((info.node_type, node.node_description.as_bytes()), (NodeType::CA, &b"A"[..]));
+    Ok(())
+}
+
+async fn incomplete(sa: Client, _: &Fabric) -> Outcome {
+    let table = sa.table(Template::<NodeRecord>::new()).await?;
+    assert!(!table.is_complete());
+    assert_eq!(table.len(), 1, "whole records of 112 bytes in 200");
+    Ok(())
+}
+
+async fn errors(sa: Client, _: &Fabric) -> Outcome {
+    let error = sa.get(Template::<NodeRecord>::new()).await.expect_err("no such record");
+    assert!(matches!(error, QueryError::Status(SaStatus::TOO_MANY_RECORDS)), "{error}");
+    let error = sa.get(Template::<NodeRecord>::new().lid(0x4000u16)).await.expect_err("no such record");
+    assert!(matches!(error, QueryError::Status(SaStatus::NO_RECORDS)), "{error}");
+    Ok(())
+}
+
+async fn paths(sa: Client, fabric: &Fabric) -> Outcome {
+    let manager = sa.get(Template::<SmInfoRecord>::new()).await?;
+    assert_eq!(manager.sm_state, SmState::MASTER);
+    let node = sa.get(Template::<NodeRecord>::new().lid(manager.lid)).await?;
+    let here = sa.get(Template::<NodeRecord>::new().node_description("B")).await?;
+    let to = Gid::link_local(node.node_info.port_guid);
+    let path: PathRecord = sa.path(to).await?;
+    assert_eq!((path.dgid, path.slid, path.dlid), (to, here.lid, manager.lid));
+    let lids = [here.lid, manager.lid].map(|lid| lid.0.to_string());
+    let theirs = printed(fabric, "C", &["PR", "--slid", &lids[0], "--dlid", &lids[1]])?;
+    let ours = [
+        ("dgid", path.dgid.to_string()),
+        ("sgid", path.sgid.to_string()),
+        ("dlid", path.dlid.0.to_string()),
+        ("slid", path.slid.0.to_string()),
+        ("hop_flow_raw", format!("{:#x}", path.hop_limit)),
+        ("tclass", format!("{:#x}", path.traffic_class)),
+        ("num_path_revers", format!("{:#x}", u8::from(path.reversible) << 7 | path.num_paths)),
+        ("pkey", path.pkey.to_string()),
+        ("sl", format!("{:#x}", path.sl.get())),
+        ("mtu", format!("{:#x}", 0x80 | path.mtu.0)),
+        ("rate", format!("{:#x}", 0x80 | path.rate.0)),
+        ("pkt_life", format!("{:#x}", 0x80 | path.packet_life_time.get())),
+        ("preference", format!("{:#x}", path.preference)),
+    ];
+    for (field, ours) in ours {
+        assert_eq!(Some(&ours), theirs.get(field).map(|text| text.to_lowercase()).as_ref(), "{field}");
+    }
+    // The second time it comes from the cache; a rate that the links do not have is no path.
+    assert_eq!(sa.path(to).await?, path);
+    assert_eq!(sa.cache_stats(), (1, 1));
+    let fast = sa.path(to).rate(Is::GreaterThan(Rate::GBPS_10)).await.expect_err("no such record");
+    assert!(matches!(fast, QueryError::Status(SaStatus::NO_RECORDS)), "{fast}");
+    let slow = sa.path(to).mtu(Is::LessThan(Mtu::B2048)).await?;
+    assert_eq!(slow.mtu, Mtu::B1024);
+    Ok(())
+}
