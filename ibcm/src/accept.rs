@@ -20,12 +20,14 @@ use crate::handshake::before;
 use crate::incoming::IncomingRequest;
 use crate::keepalive;
 use crate::options::{Options, option_setters};
-use crate::proto::Invalid;
+use crate::proto::{Invalid, Transport};
 use crate::shared::Unavailable;
 use crate::slot::End;
 use crate::timing::DEADLINE;
 
-/// How to accept a request: a builder that is itself the future of the [`Connection`].
+/// How to accept a request: a builder that is itself the future of the [`Connection`], which is of the transport that the
+/// peer asked for. One that asks for another than RC and UC is rejected: only
+/// [`prepare`](crate::IncomingRequest::prepare) takes those.
 ///
 /// Awaited, it makes a queue pair with its receives posted, sends the REP and waits for the RTU or the peer's
 /// first data.
@@ -106,8 +108,16 @@ impl AcceptConfig {
             let shared = Arc::clone(request.shared());
             let device = shared.device()?;
             let memory = options.memory::<AcceptError>(&shared, device.attr())?;
+            let transport = request.transport();
+            let kind = match options.qp_type(transport) {
+                Ok(kind) => kind,
+                Err(invalid) => {
+                    request.reject(lacking(transport));
+                    return Err(invalid.into());
+                }
+            };
 
-            let create = Fresh::create(&*device, memory, &options);
+            let create = Fresh::create(&*device, kind, memory, &options);
             let fresh = match before(started, deadline, create).await {
                 Ok(Ok(fresh)) => fresh,
                 Ok(Err(error)) => {
@@ -116,7 +126,7 @@ impl AcceptConfig {
                 }
                 Err(waited) => return Err(AcceptError::Deadline { waited }),
             };
-            let offer = request.prepare(options.local_qp(fresh.qpn()))?;
+            let offer = request.prepare(options.local_qp(kind, fresh.qpn()))?;
             let attrs = *offer.attrs();
             let move_qp = async {
                 let qp = fresh.qp();
@@ -141,6 +151,15 @@ impl AcceptConfig {
             shared.start_keepalive(session.slot(), options.keepalive);
             Ok(Connection::new(session))
         }
+    }
+}
+
+/// What a peer is told whose transport no connection here has.
+const fn lacking(transport: Transport) -> RejReason {
+    match transport {
+        Transport::Rd => RejReason::NO_EEC,
+        Transport::Xrc => RejReason::NO_QP,
+        Transport::Rc | Transport::Uc => RejReason::CONSUMER,
     }
 }
 

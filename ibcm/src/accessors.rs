@@ -28,6 +28,12 @@ macro_rules! accessors {
                 self.conn.session().role()
             }
 
+            /// The transport: [`Rc`](crate::Transport::Rc), unless both sides have chosen
+            /// [`Uc`](crate::Transport::Uc).
+            pub fn transport(&self) -> crate::Transport {
+                self.conn.session().transport()
+            }
+
             /// The service that was connected to.
             pub fn service_id(&self) -> ibwire::ServiceId {
                 self.conn.session().service_id()

@@ -25,7 +25,7 @@ use crate::options::{Options, option_setters};
 use crate::parked::Parked;
 use crate::path::{Path, ServicePath};
 use crate::proto::message::IpHeader;
-use crate::proto::{self, Effort, Invalid, Limit, Value};
+use crate::proto::{self, Effort, Invalid, Limit, Transport, Value};
 use crate::retry::Retry;
 use crate::shared::Unavailable;
 use crate::slot::End;
@@ -68,6 +68,7 @@ struct ConnectConfig {
     response_timeout: Option<Duration>,
     max_cm_retries: Option<u8>,
     retry_count: u8,
+    transport: Transport,
 }
 
 #[derive(Debug, Clone)]
@@ -165,6 +166,7 @@ impl<const N: usize> Connect<N> {
             response_timeout: None,
             max_cm_retries: None,
             retry_count: 7,
+            transport: Transport::Rc,
         };
         Self { config: Some(config), run: None }
     }
@@ -259,9 +261,34 @@ impl<const N: usize> Connect<N> {
     }
 
     /// How often the queue pairs of both sides repeat a packet that is not acknowledged before they give up,
-    /// 0..=7. Default 7.
+    /// 0..=7. Default 7. Over an unreliable connection nothing is repeated.
     pub fn retry_count(self, count: u8) -> Self {
         self.set(|config| config.retry_count = count)
+    }
+
+    /// The transport: [`Transport::Rc`], the default, or [`Transport::Uc`], for which the peer's listener must be
+    /// ([`Bind::transport`](crate::Bind::transport)). Over an unreliable connection messages come in order and whole or not at
+    /// all, and sends complete when they have left; there are no reads, atomics, keepalives or byte streams, and no retries.
+    /// Others are invalid: no device has them, and only [`handshake`](crate::handshake) connects them.
+    ///
+    /// ```
+    /// # use ibcm::{Connection, Hca, Listener, ServiceId, Transport};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (hca, sid) = (Hca::open("soft").await?, ServiceId::new(0x1000_0000_0000_0001));
+    /// let listener = Listener::bind(sid).device(&hca).transport([Transport::Rc, Transport::Uc]).await?;
+    /// let path = hca.path_to(hca.gid()).service_id(sid).await?;
+    /// let dialing = tokio::spawn(Connection::connect(path).transport(Transport::Uc));
+    /// let request = listener.accept().await?;
+    /// assert_eq!(request.transport(), Transport::Uc);
+    /// let conn = request.accept().await?;
+    /// # dialing.await??;
+    /// # drop(conn);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn transport(self, transport: Transport) -> Self {
+        self.set(|config| config.transport = transport)
     }
 
     /// The HCA to connect from. With a [`ServicePath`], which has one already, it can only be the same.
@@ -380,6 +407,7 @@ impl ConnectConfig {
         let device = shared.device()?;
         shared.has_cm()?;
         let options = &self.options;
+        let kind = options.qp_type(self.transport)?;
         let memory = options.memory::<ConnectError>(&shared, device.attr())?;
         let left = deadline.map_or(self.deadline, |deadline| deadline.saturating_duration_since(now()));
         let for_waits = self.retry.time_for_waits(all.made, left);
@@ -389,7 +417,7 @@ impl ConnectConfig {
             retry_count: self.retry_count,
             rnr_retry_count: options.rnr_retry_count,
         };
-        let unmade = options.local_qp(Qpn::default());
+        let unmade = options.local_qp(kind, Qpn::default());
         let Resolved { path, service_id, private_data } = resolved;
         let mut connect =
             terms.request(&path, service_id, &unmade, private_data, Left { left, for_waits, deadline })?;
@@ -397,7 +425,7 @@ impl ConnectConfig {
 
         let parked = Arc::<Parked>::default();
         let setup = async {
-            let fresh = Fresh::create(&*device, memory, options).await?;
+            let fresh = Fresh::create(&*device, kind, memory, options).await?;
             let (qpn, qp) = (fresh.qpn(), fresh.qp());
             Ok::<_, SetupError>((qpn, qp, fresh.init(init, &parked, &shared).await?))
         };

@@ -11,7 +11,8 @@ use crate::message::Message;
 use crate::split::{RecvHalf, SendHalf, split};
 use crate::stream::ByteStream;
 
-/// A reliable connection: messages arrive once, in order and whole.
+/// A reliable connection: messages arrive once, in order and whole. If both sides have chosen
+/// [`Transport::Uc`](crate::Transport::Uc), some may not arrive at all.
 ///
 /// All methods take `&self`, so one task may send while another receives.
 ///
@@ -65,7 +66,8 @@ impl Connection {
         split(self.conn)
     }
 
-    /// A stream of bytes, which reads and writes as a socket of tokio does.
+    /// A stream of bytes, which reads and writes as a socket of tokio does. Over an unreliable connection each read and write
+    /// fails with [`Unsupported`](std::io::ErrorKind::Unsupported).
     pub fn into_stream(self) -> ByteStream {
         ByteStream::new(self.conn)
     }

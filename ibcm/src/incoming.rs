@@ -10,7 +10,7 @@ use crate::backlog::{Place, Taken};
 use crate::clock::now;
 use crate::peer::Peer;
 use crate::proto::message::{IpHeader, Req};
-use crate::proto::{Reject, Request};
+use crate::proto::{Reject, Request, Transport};
 use crate::shared::Shared;
 use crate::slot::{End, Slot};
 
@@ -126,6 +126,11 @@ impl IncomingRequest {
     /// The service ID that it asks for.
     pub fn service_id(&self) -> ServiceId {
         self.service_id
+    }
+
+    /// The transport that it asks for, one of those that the listener takes ([`Bind::transport`](crate::Bind::transport)).
+    pub fn transport(&self) -> Transport {
+        self.waiting().request.transport
     }
 
     /// The IP addresses and ports of a request that came to [`Listener::bind_ip`](crate::Listener::bind_ip).

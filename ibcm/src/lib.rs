@@ -175,7 +175,7 @@ pub use ibwire::{
     CommId, Gid, Guid, Lid, Mtu, PKey, PathRecord, PrivateData, PrivateDataTooLong, QKey, Qpn, RKey, Rate,
     RejReason, ServiceId, TimeCode,
 };
-pub use proto::{Config, Invalid, Limit, Overflow, Reject, Role, Value};
+pub use proto::{Config, Invalid, Limit, Overflow, RdEnd, Reject, Role, Transport, Transports, Value};
 
 #[cfg(feature = "soft")]
 pub use ibsoft::sim;

@@ -18,7 +18,7 @@ use crate::hca::Hca;
 use crate::incoming::IncomingRequest;
 use crate::parked::Ticket;
 use crate::proto::message::IpHeader;
-use crate::proto::{self, Discriminator, Invalid, ListenerId, Overflow};
+use crate::proto::{self, Discriminator, Invalid, ListenerId, Overflow, Transports};
 use crate::shared::Unavailable;
 use crate::stats::ListenerStats;
 
@@ -193,6 +193,7 @@ struct BindConfig {
     port: Option<u8>,
     local_gid: Option<Gid>,
     local_lid: Option<Lid>,
+    transports: Transports,
     discriminator: Option<(usize, Vec<u8>)>,
     window: usize,
     backlog: usize,
@@ -216,6 +217,7 @@ impl Bind {
             port: None,
             local_gid: None,
             local_lid: None,
+            transports: Transports::RC,
             discriminator: None,
             window: 128,
             backlog: 128,
@@ -257,6 +259,13 @@ impl Bind {
     /// Takes only requests that ask for this LID, one of the LIDs of an InfiniBand port. Default: every LID of the HCA.
     pub fn local_lid(self, lid: Lid) -> Self {
         self.set(|config| config.local_lid = Some(lid))
+    }
+
+    /// Takes requests for these transports; all others are rejected with reason 9. Which one a request asks for is
+    /// [`IncomingRequest::transport`]. Default: [`Transport::Rc`](crate::Transport::Rc) alone. RD and XRC are for programs with
+    /// queue pairs of their own ([`IncomingRequest::prepare`]).
+    pub fn transport(self, transports: impl Into<Transports>) -> Self {
+        self.set(|config| config.transports = transports.into())
     }
 
     /// Takes only requests that have these bytes at `offset` of [`IncomingRequest::private_data`], one byte at least; they
@@ -356,6 +365,7 @@ impl BindConfig {
         listen.port = self.port;
         listen.local_gid = local_gid;
         listen.local_lid = self.local_lid;
+        listen.transports = self.transports;
         listen.discriminator = discriminator.transpose()?;
         listen.turnaround = self.turnaround;
         listen.mra_data = self.mra_data;

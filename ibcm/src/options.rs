@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ibdev::DeviceAttr;
+use ibdev::qp::QpType;
 use ibwire::{PrivateData, Qpn};
 
 use crate::handshake::LocalQp;
 use crate::memory::{Domain, Memory};
-use crate::proto::{Invalid, Limit, Value};
+use crate::proto::{Invalid, Limit, Transport, Value};
 use crate::recv::{Recv, Source};
 use crate::shared::{Shared, Unavailable};
 use crate::shared_recv::SharedRecv;
@@ -44,11 +45,30 @@ impl Default for Options {
 
 impl Options {
     /// What the peer is told of the queue pair.
-    pub(crate) fn local_qp(&self, qpn: Qpn) -> LocalQp {
-        LocalQp::rc(qpn)
-            .srq(self.recv.is_shared())
+    pub(crate) fn local_qp(&self, kind: QpType, qpn: Qpn) -> LocalQp {
+        let qp = match kind {
+            QpType::Uc => LocalQp::uc(qpn),
+            _ => LocalQp::rc(qpn),
+        };
+        qp.srq(self.recv.is_shared())
             .responder_resources(self.responder_resources)
             .initiator_depth(self.initiator_depth)
+    }
+
+    /// The type of queue pair that a connection of this transport has.
+    pub(crate) fn qp_type(&self, transport: Transport) -> Result<QpType, Invalid> {
+        match (transport, self.keepalive) {
+            (Transport::Rc, _) => Ok(QpType::Rc),
+            (Transport::Uc, None) => Ok(QpType::Uc),
+            (Transport::Uc, Some(period)) => {
+                let must = Limit::Must("left out: nothing on an unreliable connection is answered");
+                Err(Invalid::new("keepalive period", Value::Time(period), must))
+            }
+            (Transport::Rd | Transport::Xrc, _) => {
+                let must = Limit::Must("RC or UC; only handshake has others");
+                Err(Invalid::new("transport", Value::Transport(transport), must))
+            }
+        }
     }
 
     /// Checks receives and times, and finds the domain: the one that was named, else that of shared receives, else

@@ -7,6 +7,10 @@ use ibwire::{Mtu, Psn, QKey, Qpn, RnrTimer, TimeCode};
 use crate::{Access, AddressVector, CompletionQueue, SharedReceiveQueue};
 
 /// The transport of a queue pair.
+///
+/// There is none for reliable datagrams (RD): no device known carries their data, and this contract has no EE contexts. Nor is
+/// there one for extended reliable connections (XRC). The connection manager speaks the handshakes of both all the same, for
+/// programs that have the means from elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QpType {

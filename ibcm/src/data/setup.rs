@@ -53,6 +53,7 @@ impl Fresh {
     /// Creates a completion queue, a queue pair in RESET and the receive buffers. `options` have been checked.
     pub(crate) async fn create(
         device: &dyn Device,
+        kind: QpType,
         memory: Memory,
         options: &Options,
     ) -> Result<Self, SetupError> {
@@ -70,7 +71,7 @@ impl Fresh {
         };
         let create = async {
             let cq = device.create_cq(send_depth + recv_depth).await?;
-            let spec = QpSpec { srq, ..QpSpec::new(QpType::Rc, &cq, send_depth, recv_depth) };
+            let spec = QpSpec { srq, ..QpSpec::new(kind, &cq, send_depth, recv_depth) };
             Ok((memory.domain.create_qp(spec).await?, cq))
         };
         let (qp, cq) = create.await.map_err(|source| QpStep::Create.failed(source))?;

@@ -18,7 +18,7 @@ use crate::parked::Parked;
 use crate::path::Path;
 use crate::peer::Peer;
 use crate::proto::message::Rep;
-use crate::proto::{self, Attrs, CommandError, Effort, Invalid, Reject, Role};
+use crate::proto::{self, Attrs, CommandError, Effort, Invalid, Reject, Role, Transport};
 use crate::shared::Shared;
 use crate::slot::End;
 use crate::timing::Timing;
@@ -61,6 +61,9 @@ impl Terms {
         connect.max_cm_retries = self.max_cm_retries.unwrap_or(timing.max_cm_retries);
         connect.retry_count = self.retry_count;
         connect.rnr_retry_count = self.rnr_retry_count;
+        connect.transport = qp.transport;
+        connect.rd = qp.rd;
+        connect.rdc = qp.rdc;
         connect.responder_resources = qp.responder_resources;
         connect.initiator_depth = qp.initiator_depth;
         connect.srq = qp.srq;
@@ -77,6 +80,7 @@ pub(crate) struct Asked {
     handshake: Handshake,
     record: PathRecord,
     service_id: ServiceId,
+    transport: Transport,
     /// How a peer is accepted that asks, too.
     accept: proto::Accept,
     disconnect_data: PrivateData<224>,
@@ -109,7 +113,7 @@ impl Asked {
         data: Option<(Arc<Parked>, Queues)>,
         all: &mut Attempts,
     ) -> Result<Self, ConnectError> {
-        let (path, service_id) = (connect.path, connect.service_id);
+        let (path, service_id, transport) = (connect.path, connect.service_id, connect.transport);
         let mut accept = proto::Accept::new(connect.qpn);
         accept.srq = connect.srq;
         accept.end_to_end_flow_control = connect.end_to_end_flow_control;
@@ -132,7 +136,7 @@ impl Asked {
             Ok::<_, ConnectError>(engine.new_slot(conn, service_id, &path, data))
         })?;
         let handshake = Handshake::new(Arc::clone(shared), slot);
-        Ok(Self { handshake, record: path.record, service_id, accept, disconnect_data })
+        Ok(Self { handshake, record: path.record, service_id, transport, accept, disconnect_data })
     }
 
     pub(crate) fn span(&self) -> &Span {
@@ -161,10 +165,11 @@ impl Asked {
     }
 
     fn replied(self, rep: Box<Rep>) -> Result<Reply, ConnectError> {
-        let Self { handshake, record, service_id, .. } = self;
+        let Self { handshake, record, service_id, transport, .. } = self;
         let attrs = handshake.shared().engine().endpoint.attrs(handshake.slot().handle);
         let Some(attrs) = attrs else { return Err(ended(&handshake)) };
-        Ok(Reply { handshake, rep, attrs, record, service_id, rtu_data: PrivateData::EMPTY })
+        let rtu_data = PrivateData::EMPTY;
+        Ok(Reply { handshake, rep, attrs, record, service_id, transport, rtu_data })
     }
 }
 
@@ -180,6 +185,7 @@ pub struct Reply {
     attrs: Attrs,
     record: PathRecord,
     service_id: ServiceId,
+    transport: Transport,
     rtu_data: PrivateData<224>,
 }
 
@@ -205,7 +211,11 @@ impl Reply {
             gid: self.record.dgid,
             lid: self.record.dlid,
             ca_guid: self.rep.local_ca_guid,
-            qpn: self.rep.local_qpn,
+            // With XRC the target's number is elsewhere in the REP.
+            qpn: match self.transport {
+                Transport::Xrc => self.attrs.rtr.dest_qpn,
+                _ => self.rep.local_qpn,
+            },
             comm_id: self.rep.local_comm_id,
         }
     }
@@ -239,6 +249,7 @@ impl Reply {
         slot.span.in_scope(|| tracing::debug!("established"));
         let parts = Parts {
             role: Role::Active,
+            transport: self.transport,
             peer: self.peer(),
             service_id: self.service_id,
             private_data: owned_area(&self.rep.private_data),

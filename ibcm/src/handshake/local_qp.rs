@@ -2,12 +2,21 @@
 
 use ibwire::Qpn;
 
+use crate::proto::message::Eecn;
+use crate::proto::{RdEnd, Transport};
+
 /// A queue pair of the program's own, as far as the handshake concerns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LocalQp {
-    /// Its number. No other connection of the HCA may have it, TimeWait included.
+    /// Its number. No other connection of the HCA may have it, TimeWait included, unless they are reliable datagrams.
     pub qpn: Qpn,
+    /// Its transport.
+    pub transport: Transport,
+    /// With reliable datagrams the EE context, for which the attributes are.
+    pub rd: Option<RdEnd>,
+    /// With reliable datagrams on the active side: the EE context of the peer to which this one is connected already.
+    pub rdc: Option<Eecn>,
     /// It uses a shared receive queue.
     pub srq: bool,
     /// Its receive queue returns end-to-end credits.
@@ -25,11 +34,39 @@ impl LocalQp {
     pub const fn rc(qpn: Qpn) -> Self {
         Self {
             qpn,
+            transport: Transport::Rc,
+            rd: None,
+            rdc: None,
             srq: false,
             end_to_end_flow_control: false,
             responder_resources: None,
             initiator_depth: None,
         }
+    }
+
+    /// An unreliable connection. It has no reads and no retries; what the attributes say of them is 0. For INIT the peer may
+    /// do no more than [`Access::REMOTE_WRITE`](crate::Access::REMOTE_WRITE).
+    pub const fn uc(qpn: Qpn) -> Self {
+        Self { transport: Transport::Uc, ..Self::rc(qpn) }
+    }
+
+    /// An extended reliable connection: the initiator on the active side, the target on the passive side.
+    pub const fn xrc(qpn: Qpn) -> Self {
+        Self { transport: Transport::Xrc, ..Self::rc(qpn) }
+    }
+
+    /// Reliable datagrams through this EE context. A peer that knows of none to be had rejects with
+    /// [`RejReason::NO_EEC`](crate::RejReason::NO_EEC).
+    pub const fn rd(qpn: Qpn, end: RdEnd) -> Self {
+        Self { transport: Transport::Rd, rd: Some(end), ..Self::rc(qpn) }
+    }
+
+    /// The EE context is connected to this one of the peer already; only queue pairs get to know each other. A peer that
+    /// knows nothing of that rejects with [`RejReason::RDC_NOT_EXIST`](crate::RejReason::RDC_NOT_EXIST).
+    #[must_use]
+    pub const fn rdc(mut self, remote: Eecn) -> Self {
+        self.rdc = Some(remote);
+        self
     }
 
     /// It uses a shared receive queue.

@@ -19,7 +19,7 @@ use crate::incoming::{IncomingRequest, Parts as Request, Waiting};
 use crate::parked::Parked;
 use crate::peer::Peer;
 use crate::proto::message::{IpHeader, Req};
-use crate::proto::{self, Attrs, CommandError, Invalid, Reject, Role};
+use crate::proto::{self, Attrs, CommandError, Invalid, Limit, Reject, Role, Value};
 use crate::timing::DEADLINE;
 
 /// A request that has been given a queue pair: what that has to be programmed with, before the REP goes out.
@@ -50,14 +50,20 @@ impl IncomingRequest {
     ///
     /// # Errors
     /// [`AcceptError`]; the peer was rejected. [`AcceptError::Invalid`] for a number that no queue pair to be connected can
-    /// have, for more reads at once than the device can or the peer offers; [`AcceptError::Qp`] if another connection has
-    /// the number, TimeWait included.
+    /// have, for more reads at once than the device can or the peer offers, for a transport that the peer does not ask for;
+    /// [`AcceptError::Qp`] if another connection has the number, TimeWait included.
     pub fn prepare(self, qp: LocalQp) -> Result<Offer, AcceptError> {
+        if qp.transport != self.transport() {
+            let must = Limit::Must("that of the request");
+            let invalid = Invalid::new("transport of the queue pair", Value::Transport(qp.transport), must);
+            return Err(invalid.into());
+        }
         let Request { shared, waiting: Waiting { slot, request }, place, peer, by_ip } = self.into_parts();
         let _span = slot.span.clone().entered();
         let handshake = Handshake::new(Arc::clone(&shared), slot);
         let conn = handshake.slot().handle;
         let mut accept = proto::Accept::new(qp.qpn);
+        accept.rd = qp.rd;
         accept.responder_resources = qp.responder_resources;
         accept.initiator_depth = qp.initiator_depth;
         accept.srq = qp.srq;
@@ -170,6 +176,7 @@ impl Offer {
         };
         let parts = Parts {
             role: Role::Passive,
+            transport: self.request.transport,
             peer: self.peer,
             service_id: req.service_id,
             private_data: owned_area(private_data),

@@ -12,7 +12,7 @@ use crate::closed::Closed;
 use crate::disconnect::{Disconnect, disconnect};
 use crate::events::ConnectionEvents;
 use crate::peer::Peer;
-use crate::proto::Role;
+use crate::proto::{Role, Transport};
 use crate::shared::Shared;
 use crate::slot::Slot;
 
@@ -32,6 +32,7 @@ pub(crate) enum OnDrop {
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) role: Role,
+    pub(crate) transport: Transport,
     pub(crate) peer: Peer,
     pub(crate) service_id: ServiceId,
     pub(crate) private_data: Cow<'static, [u8]>,
@@ -85,6 +86,11 @@ impl Session {
     /// Which side this is.
     pub fn role(&self) -> Role {
         self.parts.role
+    }
+
+    /// The transport.
+    pub fn transport(&self) -> Transport {
+        self.parts.transport
     }
 
     /// The service that was connected to.

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use ibwire::{Gid, Lid, PrivateData, Qpn, RejReason, ServiceId, TimeCode};
 
 use super::discriminator::Discriminator;
-use super::message::RejectInfo;
+use super::message::{Eecn, RejectInfo};
 use super::path::Path;
-use super::transport::Transports;
+use super::transport::{RdEnd, Transport, Transports};
 
 /// Where to listen, for [`Endpoint::listen`](super::Endpoint::listen).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,15 +81,21 @@ pub struct Connect {
     pub path: Path,
     /// The service wanted there.
     pub service_id: ServiceId,
-    /// Our queue pair. It must be in INIT.
+    /// Our queue pair. It must be in INIT. With XRC the initiator.
     pub qpn: Qpn,
+    /// Its transport. Default: RC.
+    pub transport: Transport,
+    /// With reliable datagrams our EE context, for which the attributes are; `None` with all others, and by default.
+    pub rd: Option<RdEnd>,
+    /// With reliable datagrams the peer's EE context, if ours is connected to it already: the RDC exists. Default: `None`.
+    pub rdc: Option<Eecn>,
     /// RDMA reads and atomics of the peer that our QP serves at once; 0 also closes our memory to them. `None`, the
     /// default: as many as the device can. More than that is invalid.
     pub responder_resources: Option<u8>,
     /// RDMA reads and atomics that our QP will have outstanding. `None`, the default: as many as the device can. More
     /// than that is invalid.
     pub initiator_depth: Option<u8>,
-    /// Transport retries, for both QPs, 0..=7. Default 7.
+    /// Transport retries, for both QPs, 0..=7; with XRC for ours alone, with UC there are none. Default 7.
     pub retry_count: u8,
     /// RNR retries, for the peer's QP, 0..=7; 7, the default, is for ever.
     pub rnr_retry_count: u8,
@@ -124,6 +130,9 @@ impl Connect {
             path,
             service_id,
             qpn,
+            transport: Transport::Rc,
+            rd: None,
+            rdc: None,
             responder_resources: None,
             initiator_depth: None,
             retry_count: 7,
@@ -145,8 +154,10 @@ impl Connect {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Accept {
-    /// Our queue pair.
+    /// Our queue pair, of the request's transport. With XRC the target.
     pub qpn: Qpn,
+    /// With reliable datagrams our EE context, for which the attributes are; `None` with all others, and by default.
+    pub rd: Option<RdEnd>,
     /// RDMA reads and atomics of the peer that our QP serves at once. `None`, the default:
     /// [`Request::responder_resources`](super::Request::responder_resources). More than that is invalid.
     pub responder_resources: Option<u8>,
@@ -173,6 +184,7 @@ impl Accept {
     pub const fn new(qpn: Qpn) -> Self {
         Self {
             qpn,
+            rd: None,
             responder_resources: None,
             initiator_depth: None,
             rnr_retry_count: 7,

@@ -9,6 +9,7 @@ use ibwire::{PrivateData, RejReason};
 use super::endpoint::{ConnHandle, ListenerId};
 use super::message::{ApInfo, ApStatus, Lap, MessageId, Mra, Rej, RejectInfo, Rep, Req};
 use super::path::Path;
+use super::transport::Transport;
 
 /// Something that happened to a connection.
 ///
@@ -211,6 +212,8 @@ pub struct Request {
     pub req: Req,
     /// Where it came from.
     pub from: MadSource,
+    /// The transport that is wanted.
+    pub transport: Transport,
     /// The path to the peer: that of the REQ, turned round.
     pub path: Path,
     /// The alternate path to the peer, likewise, if there is one that can be used.

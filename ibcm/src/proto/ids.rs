@@ -8,6 +8,7 @@ use rand::Rng;
 use siphasher::sip::SipHasher13;
 
 use super::slot_table::SlotTable;
+use super::transport::Transport;
 
 /// Makes hashers with a secret key: peers choose many of the keys in our maps.
 #[derive(Debug, Clone, Copy)]
@@ -73,6 +74,11 @@ impl HostKeys {
         self.name(1 << 32 | u64::from(qpn.get()))
     }
 
+    /// The peer's EE context. Connections may share one, each is found by its communication ID.
+    pub(super) fn ee_context(&self, id: CommId) -> RemoteKey {
+        self.name(2 << 32 | u64::from(id.0))
+    }
+
     fn name(&self, name: u64) -> RemoteKey {
         let mut hasher = self.0;
         hasher.write_u64(name);
@@ -131,10 +137,21 @@ impl Ids {
         HostKeys(hasher)
     }
 
-    /// What the CA at `source` calls itself.
-    pub(super) fn names(&self, source: Source, guid: Guid, id: CommId, qpn: Qpn) -> RemoteNames {
+    /// What the CA at `source` calls itself, and its end of a connection of this transport.
+    pub(super) fn names(
+        &self,
+        transport: Transport,
+        source: Source,
+        guid: Guid,
+        id: CommId,
+        end: Qpn,
+    ) -> RemoteNames {
         let host = self.host(guid, source);
-        RemoteNames { guid, id, qpn, id_key: host.id(id), qpn_key: host.qpn(qpn) }
+        let qpn_key = match transport {
+            Transport::Rd => host.ee_context(id),
+            Transport::Rc | Transport::Uc | Transport::Xrc => host.qpn(end),
+        };
+        RemoteNames { guid, id, qpn: end, id_key: host.id(id), qpn_key }
     }
 
     /// A number that stands for `source` and that nobody outside can foresee.
@@ -198,7 +215,7 @@ mod tests {
                 let mut gid = [0xfd; 16];
                 gid[..4].copy_from_slice(&n.to_be_bytes());
                 let source = if lid { Source::Lid(Lid(n as u16)) } else { Source::Gid(Gid(gid)) };
-                ids.names(source, guid, CommId(1), Qpn::truncate(1))
+                ids.names(Transport::Rc, source, guid, CommId(1), Qpn::truncate(1))
             };
             let all: Vec<_> = (0..1000).flat_map(|n| [names(n, false), names(n, true)]).collect();
             for (slot, names) in (0..).zip(&all) {
@@ -225,7 +242,7 @@ mod tests {
             let host = ids.host(Guid(guid), source);
             keys.extend([1, 2].map(|n| host.id(CommId(n)).0));
             keys.extend([1, 2].map(|n| host.qpn(Qpn::truncate(n)).0));
-            let names = ids.names(source, Guid(guid), CommId(1), Qpn::truncate(2));
+            let names = ids.names(Transport::Rc, source, Guid(guid), CommId(1), Qpn::truncate(2));
             assert_eq!((names.id_key, names.qpn_key), (host.id(CommId(1)), host.qpn(Qpn::truncate(2))));
         }
         let different: std::collections::BTreeSet<_> = keys.iter().collect();

@@ -63,7 +63,7 @@ pub use sidr::{
     SidrServe, SidrServiceId,
 };
 pub use stats::Stats;
-pub use transport::{Transport, Transports};
+pub use transport::{RdEnd, Transport, Transports};
 
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use super::message::TransportService;
+use ibwire::{QKey, Qpn};
+
+use super::message::{Eecn, Rep, Req, TransportService};
 
 /// The transport of a connection (spec/cm.md 2.13).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -41,6 +43,57 @@ impl Transport {
             Self::Xrc => TransportService::XRC,
         }
     }
+
+    /// The number that the sender of a REQ is known by: that of its queue pair, or of its EE context.
+    pub(super) fn end_of_req(self, req: &Req) -> Qpn {
+        match self {
+            Self::Rd => end_of(req.local_eecn),
+            Self::Rc | Self::Uc | Self::Xrc => req.local_qpn,
+        }
+    }
+
+    /// The same with a REP. With XRC the number of the target queue pair stands in the place of the EE context.
+    pub(super) fn end_of_rep(self, rep: &Rep) -> Qpn {
+        match self {
+            Self::Rd | Self::Xrc => end_of(rep.local_eecn),
+            Self::Rc | Self::Uc => rep.local_qpn,
+        }
+    }
+
+    /// The most reads and atomics that the active side's queue pair can have, of so many that the device can: inbound and
+    /// outbound.
+    pub(super) const fn active_depths(self, inbound: u8, outbound: u8) -> (u8, u8) {
+        match self {
+            Self::Rc | Self::Rd => (inbound, outbound),
+            Self::Uc => (0, 0),
+            // An initiator serves nobody.
+            Self::Xrc => (0, outbound),
+        }
+    }
+
+    /// The same for the passive side.
+    pub(super) const fn passive_depths(self, inbound: u8, outbound: u8) -> (u8, u8) {
+        match self {
+            Self::Rc | Self::Rd => (inbound, outbound),
+            Self::Uc => (0, 0),
+            // A target asks nobody.
+            Self::Xrc => (inbound, 0),
+        }
+    }
+}
+
+/// The number of an EE context where that of a queue pair stands elsewhere.
+pub(super) const fn end_of(eecn: Eecn) -> Qpn {
+    Qpn::truncate(eecn.get())
+}
+
+/// What reliable datagrams have besides a queue pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RdEnd {
+    /// The EE context. Not 0.
+    pub eecn: Eecn,
+    /// The Q_Key of the queue pair.
+    pub qkey: QKey,
 }
 
 impl fmt::Display for Transport {

@@ -16,7 +16,7 @@ use crate::accessors::accessors;
 use crate::connection::Connection;
 use crate::established::Established;
 use crate::handshake::OnDrop;
-use crate::proto::Invalid;
+use crate::proto::{Invalid, Transport};
 
 /// A connection as a stream of bytes: tokio's [`AsyncRead`], [`AsyncBufRead`] and [`AsyncWrite`].
 ///
@@ -118,9 +118,21 @@ impl ByteStream {
 
 accessors!(ByteStream);
 
+/// What is lost on an unreliable connection leaves no gap that a stream could show.
+fn check_reliable(conn: &Established) -> io::Result<()> {
+    match conn.session().transport() {
+        Transport::Rc => Ok(()),
+        other => {
+            let words = format!("a byte stream needs a reliable connection, this one is {other}");
+            Err(io::Error::new(io::ErrorKind::Unsupported, words))
+        }
+    }
+}
+
 impl AsyncBufRead for ByteStream {
     fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         let Self { conn, read, write } = self.get_mut();
+        check_reliable(conn)?;
         ready!(read.poll_fill(conn, write.is_closing(), cx))?;
         Poll::Ready(Ok(read.rest()))
     }
@@ -155,6 +167,7 @@ impl AsyncWrite for ByteStream {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let Self { conn, write, .. } = self.get_mut();
+        check_reliable(conn)?;
         write.poll_write(conn, slices, cx)
     }
 

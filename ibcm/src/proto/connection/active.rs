@@ -18,11 +18,11 @@ use super::super::ids::RemoteNames;
 use super::super::invalid::{Invalid, Limit, Value};
 use super::super::local::LocalCa;
 use super::super::message::{
-    Ari, CmRetries, Eecn, Message, MessageId, PathBlock, Rep, Req, RetryCount, Rtu, TransportService,
-    VendorId,
+    Ari, CmRetries, Eecn, Message, MessageId, PathBlock, Rep, Req, RetryCount, Rtu, VendorId,
 };
 use super::super::outbox::Owed;
 use super::super::timers::Timer;
+use super::super::transport::{RdEnd, Transport, end_of};
 use super::{AlternatePlan, Connection, Reports, Role, State, Terms, keep, kept};
 
 /// What a [`Connect`] comes to on this CA.
@@ -65,6 +65,17 @@ impl Plan {
             Invalid::at_most(field, depth, most).map(|()| depth)
         };
         let narrow = |field, value, most: u8| Invalid::at_most(field, value, most).map(|()| value);
+        check_rd(connect.transport, connect.rd)?;
+        if connect.rdc.is_some() && connect.rd.is_none() {
+            let must = Limit::Must("left out: only reliable datagrams have one");
+            return Err(Invalid::new("RDC", Value::Transport(connect.transport), must).into());
+        }
+        if connect.srq && connect.transport == Transport::Xrc {
+            let must = Limit::Must("left out: an XRC initiator receives nothing");
+            return Err(Invalid::new("shared receive queue", Value::Number(1), must).into());
+        }
+        let (most_inbound, most_outbound) =
+            connect.transport.active_depths(ca.max_responder_resources, ca.max_initiator_depth);
         let plan = Self {
             primary: MadAddr {
                 av: path.address_vector(port, sgid_index),
@@ -73,12 +84,8 @@ impl Plan {
                 pkey_index,
             },
             block: path.block(port, ack_timeout(path.life_time(), ca.ack_delay)),
-            responder_resources: depth(
-                "responder resources",
-                connect.responder_resources,
-                ca.max_responder_resources,
-            )?,
-            initiator_depth: depth("initiator depth", connect.initiator_depth, ca.max_initiator_depth)?,
+            responder_resources: depth("responder resources", connect.responder_resources, most_inbound)?,
+            initiator_depth: depth("initiator depth", connect.initiator_depth, most_outbound)?,
             retry_count: RetryCount::truncate(narrow("retry count", connect.retry_count, 7)?),
             rnr_retry_count: RetryCount::truncate(narrow("RNR retry count", connect.rnr_retry_count, 7)?),
             max_cm_retries: CmRetries::truncate(narrow("CM retries", connect.max_cm_retries, 15)?),
@@ -100,6 +107,24 @@ impl Plan {
     }
 }
 
+/// Reliable datagrams have an EE context, all others have none.
+pub(super) fn check_rd(transport: Transport, rd: Option<RdEnd>) -> Result<(), Invalid> {
+    match (transport, rd) {
+        (Transport::Rd, Some(rd)) if rd.eecn.get() != 0 => Ok(()),
+        (Transport::Rd, Some(_)) => {
+            Err(Invalid::new("EE context", Value::Number(0), Limit::AtLeast(Value::Number(1))))
+        }
+        (Transport::Rd, None) => {
+            Err(Invalid::new("EE context", Value::Transport(transport), Limit::Must("given with RD")))
+        }
+        (_, None) => Ok(()),
+        (_, Some(_)) => {
+            let must = Limit::Must("left out: only RD has one");
+            Err(Invalid::new("EE context", Value::Transport(transport), must))
+        }
+    }
+}
+
 impl Connection {
     /// A new connection; its REQ is queued.
     pub(in super::super) fn active(
@@ -114,6 +139,26 @@ impl Connection {
         let life_time = connect.path.life_time();
         let round_trip = 2 * life_time.duration();
         let address = core.sgids.address(plan.primary);
+        let (transport, rd) = (connect.transport, connect.rd);
+        let mut terms = Terms {
+            path_mtu: connect.path.record.mtu,
+            rq_psn,
+            sq_psn: Psn::truncate(0),
+            responder_resources: plan.responder_resources,
+            initiator_depth: plan.initiator_depth,
+            reads: plan.responder_resources > 0,
+            ack_timeout: plan.block.local_ack_timeout,
+            retry_count: plan.retry_count.get(),
+            rnr_retry: 0,
+        };
+        if transport == Transport::Uc {
+            terms = terms.unreliable();
+        }
+        // What the peer's queue pair repeats. UC repeats nothing, an XRC target sends nothing.
+        let repeats = |count| match transport {
+            Transport::Rc | Transport::Rd => count,
+            Transport::Uc | Transport::Xrc => RetryCount::truncate(0),
+        };
         let mut connection = Self {
             handle,
             role: Role::Active,
@@ -124,10 +169,11 @@ impl Connection {
             owes_rtu: false,
             local_id,
             remote_id: CommId::NONE,
-            local_qpn: connect.qpn,
+            local_qpn: rd.map_or(connect.qpn, |rd| end_of(rd.eecn)),
             remote_qpn: Qpn::truncate(0),
             remote_guid: Guid(0),
             remote_keys: None,
+            transport,
             tid,
             primary: address,
             remote_gid: connect.path.record.dgid,
@@ -143,17 +189,7 @@ impl Connection {
             peer_ack_delay: TimeCode::default(),
             takes_paths: false,
             migration: None,
-            terms: Terms {
-                path_mtu: connect.path.record.mtu,
-                rq_psn,
-                sq_psn: Psn::truncate(0),
-                responder_resources: plan.responder_resources,
-                initiator_depth: plan.initiator_depth,
-                reads: plan.responder_resources > 0,
-                ack_timeout: plan.block.local_ack_timeout,
-                retry_count: plan.retry_count.get(),
-                rnr_retry: 0,
-            },
+            terms,
             timer: Timer::default(),
             exchange: None,
             listener: None,
@@ -166,22 +202,22 @@ impl Connection {
             vendor_id: VendorId::truncate(0),
             service_id: connect.service_id,
             local_ca_guid: core.ca.node_guid,
-            local_qkey: QKey(0),
+            local_qkey: rd.map_or(QKey(0), |rd| rd.qkey),
             local_qpn: connect.qpn,
             responder_resources: plan.responder_resources,
-            local_eecn: Eecn::truncate(0),
+            local_eecn: rd.map_or(Eecn::default(), |rd| rd.eecn),
             initiator_depth: plan.initiator_depth,
-            remote_eecn: Eecn::truncate(0),
+            remote_eecn: connect.rdc.unwrap_or_default(),
             remote_cm_response_timeout: connect.response_timeout,
-            transport: TransportService::RC,
+            transport: transport.service(),
             end_to_end_flow_control: connect.end_to_end_flow_control,
             starting_psn: rq_psn,
             local_cm_response_timeout: connect.local_response_timeout,
-            retry_count: plan.retry_count,
+            retry_count: repeats(plan.retry_count),
             pkey: connect.path.record.pkey,
             path_mtu: connect.path.record.mtu,
-            rdc_exists: false,
-            rnr_retry_count: plan.rnr_retry_count,
+            rdc_exists: connect.rdc.is_some(),
+            rnr_retry_count: repeats(plan.rnr_retry_count),
             max_cm_retries: plan.max_cm_retries,
             srq: connect.srq,
             primary: plan.block,
@@ -194,7 +230,10 @@ impl Connection {
         }
         core.states[State::ReqSent.index()] += 1;
         core.ids.insert_local_id(local_id, handle.slot());
-        core.ids.insert_local_qpn(connect.qpn, handle.slot());
+        // EE contexts are the user's affair: connections may share one.
+        if rd.is_none() {
+            core.ids.insert_local_qpn(connect.qpn, handle.slot());
+        }
         let patience =
             Patience { jitter: connect.jitter, ..connection.patience(core, now, connect.deadline) };
         let exchange = core.exchanges.make(patience, |mad| Message::Req(req).encode(tid, mad));
@@ -231,6 +270,9 @@ impl Connection {
             rnr_retry: rep.rnr_retry_count.get(),
             ..self.terms
         };
+        if self.transport == Transport::Uc {
+            self.terms = self.terms.unreliable();
+        }
         self.time_wait = core.time_wait(2 * self.life_time.duration() + delay.duration());
         self.take_failover(core, rep);
         self.set_state(core, State::RepRcvd);

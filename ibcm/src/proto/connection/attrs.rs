@@ -28,6 +28,12 @@ pub(in super::super) struct Terms {
 }
 
 impl Terms {
+    /// The same for a transport that repeats nothing.
+    pub(super) const fn unreliable(self) -> Self {
+        let never = TimeCode::truncate(0);
+        Self { ack_timeout: never, retry_count: 0, rnr_retry: 0, ..self }
+    }
+
     pub(in super::super) fn attrs(&self, primary: &MadAddr, dest_qpn: Qpn, min_rnr_timer: RnrTimer) -> Attrs {
         Attrs {
             init: Attrs::init(primary.av.port, primary.pkey_index, self.reads),

@@ -25,6 +25,7 @@ use super::message::{FailoverAccepted, MessageId, Mra};
 use super::outbox::Owed;
 use super::sgids::Address;
 use super::timers::Timer;
+use super::transport::Transport;
 
 pub(super) use active::Plan;
 use attrs::Terms;
@@ -67,6 +68,7 @@ pub(super) struct Connection {
     remote_guid: Guid,
     /// Under which the peer's ID and QPN are in the maps.
     remote_keys: Option<[RemoteKey; 2]>,
+    transport: Transport,
     /// Transaction of the handshake.
     tid: TransactionId,
     /// The primary path, for MADs.
@@ -121,6 +123,7 @@ impl Connection {
         Info {
             role: self.role,
             state: self.state,
+            transport: self.transport,
             local_comm_id: self.local_id,
             remote_comm_id: self.remote_id,
             local_qpn: self.local_qpn,
@@ -135,6 +138,10 @@ impl Connection {
 
     pub(super) fn remote_qpn(&self) -> Qpn {
         self.remote_qpn
+    }
+
+    pub(super) fn transport(&self) -> Transport {
+        self.transport
     }
 
     pub(super) fn remote_guid(&self) -> Guid {

@@ -18,11 +18,14 @@ use super::super::listeners::MraTerms;
 use super::super::message::{Eecn, Message, MessageId, Rej, Rep, Req, RetryCount, Rtu, VendorId};
 use super::super::path::Path;
 use super::super::timers::Timer;
+use super::super::transport::{Transport, end_of};
+use super::active::check_rd;
 use super::{Connection, Proposal, Reports, Role, State, Terms};
 
 /// Who asks, and the way back.
 #[derive(Debug)]
 pub(in super::super) struct Arrival {
+    pub(in super::super) transport: Transport,
     pub(in super::super) names: RemoteNames,
     /// The path back.
     pub(in super::super) path: Path,
@@ -53,11 +56,23 @@ pub(super) struct Agreement {
 
 impl Agreement {
     /// At most so many reads and atomics: inbound, outbound.
-    pub(super) fn new(core: &Core, req: &Req, most: (u8, u8), rq_psn: Psn) -> Self {
+    pub(super) fn new(core: &Core, transport: Transport, req: &Req, most: (u8, u8), rq_psn: Psn) -> Self {
+        let most = transport.passive_depths(most.0, most.1);
         let ack_timeout = req.primary.local_ack_timeout;
         let qp_timeout = match ack_timeout.get() {
             0 => core.config.max_ack_timeout,
             _ => ack_timeout.min(core.config.max_ack_timeout),
+        };
+        let terms = Terms {
+            path_mtu: req.path_mtu,
+            rq_psn,
+            sq_psn: req.starting_psn,
+            responder_resources: req.initiator_depth.min(most.0),
+            initiator_depth: req.responder_resources.min(most.1),
+            reads: false,
+            ack_timeout: qp_timeout,
+            retry_count: req.retry_count.get(),
+            rnr_retry: req.rnr_retry_count.get(),
         };
         Self {
             period: core.response_timeout(req.local_cm_response_timeout.duration()),
@@ -65,17 +80,7 @@ impl Agreement {
             life_time: ack_timeout.saturating_sub(1),
             answer_within: req.remote_cm_response_timeout.duration(),
             time_wait: core.time_wait(ack_timeout.duration()),
-            terms: Terms {
-                path_mtu: req.path_mtu,
-                rq_psn,
-                sq_psn: req.starting_psn,
-                responder_resources: req.initiator_depth.min(most.0),
-                initiator_depth: req.responder_resources.min(most.1),
-                reads: false,
-                ack_timeout: qp_timeout,
-                retry_count: req.retry_count.get(),
-                rnr_retry: req.rnr_retry_count.get(),
-            },
+            terms: if transport == Transport::Uc { terms.unreliable() } else { terms },
         }
     }
 }
@@ -93,8 +98,9 @@ impl Connection {
     ) -> Self {
         let (local_id, rq_psn) = (core.draw_id(), Psn::truncate(core.rng.next_u32()));
         let Admission { arrival, listener, mra_terms } = admission;
+        let transport = arrival.transport;
         let most = (core.ca.max_responder_resources, core.ca.max_initiator_depth);
-        let agreed = Agreement::new(core, req, most, rq_psn);
+        let agreed = Agreement::new(core, transport, req, most, rq_psn);
         let mut connection = Self {
             handle,
             role: Role::Passive,
@@ -106,9 +112,10 @@ impl Connection {
             local_id,
             remote_id: req.local_comm_id,
             local_qpn: Qpn::truncate(0),
-            remote_qpn: req.local_qpn,
+            remote_qpn: arrival.names.qpn,
             remote_guid: req.local_ca_guid,
             remote_keys: None,
+            transport,
             tid,
             primary: core.sgids.address(arrival.primary),
             remote_gid: arrival.path.record.dgid,
@@ -142,6 +149,7 @@ impl Connection {
         let request = Box::new(Request {
             req: req.clone(),
             from: *from,
+            transport: arrival.transport,
             path: arrival.path,
             alternate: arrival.alternate.path(),
             responder_resources: connection.terms.responder_resources,
@@ -183,6 +191,7 @@ impl Connection {
             let depth = wanted.unwrap_or(most);
             Invalid::at_most(field, depth, most).map(|()| depth)
         };
+        check_rd(self.transport, accept.rd)?;
         Invalid::at_most("RNR retry count", accept.rnr_retry_count, RetryCount::MAX.get())?;
         let responder_resources =
             depth("responder resources", accept.responder_resources, self.terms.responder_resources)?;
@@ -209,25 +218,34 @@ impl Connection {
         self.terms = self.accepted_terms(&accept)?;
         let failover_accepted = self.decide_on_path(core, accept.failover);
         self.decide(core);
-        if self.local_qpn != accept.qpn {
-            self.local_qpn = accept.qpn;
-            core.ids.insert_local_qpn(accept.qpn, self.handle.slot());
+        let end = accept.rd.map_or(accept.qpn, |rd| end_of(rd.eecn));
+        // EE contexts are the user's affair: connections may share one.
+        if self.local_qpn != end && accept.rd.is_none() {
+            core.ids.insert_local_qpn(end, self.handle.slot());
         }
+        self.local_qpn = end;
+        let (local_qpn, local_eecn) = match self.transport {
+            Transport::Xrc => (Qpn::default(), Eecn::truncate(accept.qpn.get())),
+            Transport::Rd => (accept.qpn, Eecn::truncate(end.get())),
+            Transport::Rc | Transport::Uc => (accept.qpn, Eecn::default()),
+        };
+        let is_target = self.transport == Transport::Xrc;
         let rep = Rep {
             local_comm_id: self.local_id,
             remote_comm_id: self.remote_id,
-            local_qkey: QKey(0),
-            local_qpn: accept.qpn,
+            local_qkey: accept.rd.map_or(QKey(0), |rd| rd.qkey),
+            local_qpn,
             vendor_id: VendorId::truncate(0),
-            local_eecn: Eecn::truncate(0),
+            local_eecn,
             starting_psn: self.terms.rq_psn,
             responder_resources: self.terms.responder_resources,
             initiator_depth: self.terms.initiator_depth,
             target_ack_delay: core.ca.ack_delay,
             failover_accepted,
-            end_to_end_flow_control: accept.end_to_end_flow_control,
+            end_to_end_flow_control: accept.end_to_end_flow_control && !is_target,
             rnr_retry_count: RetryCount::truncate(accept.rnr_retry_count),
-            srq: accept.srq,
+            // A target has no receives but those of shared queues.
+            srq: accept.srq || is_target,
             local_ca_guid: core.ca.node_guid,
             private_data: accept.private_data,
         };

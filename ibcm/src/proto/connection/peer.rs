@@ -109,7 +109,7 @@ impl Connection {
         self.primary = core.sgids.address(arrival.primary);
         self.remote_gid = arrival.path.record.dgid;
         self.answer_to = core.sgids.address(from.reply());
-        self.agree(Agreement::new(core, req, offer, self.terms.rq_psn));
+        self.agree(Agreement::new(core, self.transport, req, offer, self.terms.rq_psn));
         self.meet_peer(core, &arrival.names);
         (self.migration, self.failover) = (None, None);
         self.take_proposal(core, &arrival.alternate);
@@ -119,6 +119,7 @@ impl Connection {
         let request = Box::new(Request {
             req: req.clone(),
             from: *from,
+            transport: arrival.transport,
             path: arrival.path,
             alternate: arrival.alternate.path(),
             responder_resources: self.terms.responder_resources,

@@ -10,7 +10,7 @@ use super::super::connection::{Admission, Arrival, Connection, Crossing, Proposa
 use super::super::ids::{RemoteNames, Source};
 use super::super::listeners::Wanted;
 use super::super::local::{LocalCa, LocalPort};
-use super::super::message::{ApInfo, ApStatus, PathBlock, Rej, RejectInfo, Req, TransportService};
+use super::super::message::{ApInfo, ApStatus, PathBlock, Rej, RejectInfo, Req};
 use super::super::path::{DEFAULT_HOP_LIMIT, Path};
 use super::super::peers::Meeting;
 use super::super::rejections::Rejected;
@@ -34,21 +34,21 @@ impl From<RejReason> for Refusal {
 
 impl Endpoint {
     pub(super) fn handle_req(&mut self, now: Instant, from: &MadSource, tid: TransactionId, req: &Req) {
-        if !has_supported_transport(req) {
+        let Some((transport, end)) = wanted_transport(req) else {
             self.refuse(from, tid, req, RejReason::INVALID_TRANSPORT.into());
             return;
-        }
+        };
         let source = Source::of(from);
-        let names = self.core.ids.names(source, req.local_ca_guid, req.local_comm_id, req.local_qpn);
+        let names = self.core.ids.names(transport, source, req.local_ca_guid, req.local_comm_id, end);
         let (by_id, by_qpn) = self.find_by_remote_names(from, &names);
-        if let Some(slot) = self.made_of(req, by_id).or_else(|| self.made_of(req, by_qpn)) {
+        if let Some(slot) = self.made_of(&names, by_id).or_else(|| self.made_of(&names, by_qpn)) {
             self.on(slot, |conn, core| conn.handle_duplicate_request(core, from, tid));
             return;
         }
         if let Some(slot) = by_id.filter(|&slot| !self.rests(slot)) {
             self.refuse(from, tid, req, RejReason::DUPLICATE_COMM_ID.into());
             self.core.warn(now, from, "requests a connection by an ID that it has one by");
-            self.on(slot, |conn, core| conn.handle_stale(core, now, req.local_qpn));
+            self.on(slot, |conn, core| conn.handle_stale(core, now, end));
             return;
         }
         if let Some(&rej) = self.core.rejections.of_request(now, &sender(source, &names)) {
@@ -59,7 +59,7 @@ impl Endpoint {
         if let Some(slot) = by_qpn.filter(|&slot| !self.rests(slot)) {
             self.refuse(from, tid, req, RejReason::STALE_CONNECTION.into());
             self.core.warn(now, from, "requests a connection on a queue pair that it has one on");
-            self.on(slot, |conn, core| conn.handle_stale(core, now, req.local_qpn));
+            self.on(slot, |conn, core| conn.handle_stale(core, now, end));
             return;
         }
         if self.is_spoken_for(req) {
@@ -67,8 +67,13 @@ impl Endpoint {
             return;
         }
         match self.crossing(from, req) {
+            Some((slot, Crossing::Theirs | Crossing::Ours))
+                if self.conns[slot as usize].transport() != transport =>
+            {
+                self.refuse(from, tid, req, RejReason::INVALID_TRANSPORT.into());
+            }
             Some((slot, Crossing::Theirs)) => self.conns[slot as usize].ask_again(&mut self.core),
-            Some((slot, Crossing::Ours)) => match self.arrival(from, req, names) {
+            Some((slot, Crossing::Ours)) => match self.arrival(from, transport, req, names) {
                 Ok(arrival) => {
                     self.pass_on(by_id, by_qpn);
                     self.take(req);
@@ -76,7 +81,7 @@ impl Endpoint {
                 }
                 Err(refusal) => self.refuse(from, tid, req, refusal),
             },
-            own_or_none => match self.admit(from, req, names) {
+            own_or_none => match self.admit(from, transport, req, names) {
                 Ok(admission) => {
                     self.pass_on(by_id, by_qpn);
                     self.take(req);
@@ -130,10 +135,10 @@ impl Endpoint {
     }
 
     /// `slot`, if it is the connection that came of this REQ.
-    fn made_of(&self, req: &Req, slot: Option<u32>) -> Option<u32> {
+    fn made_of(&self, names: &RemoteNames, slot: Option<u32>) -> Option<u32> {
         slot.filter(|&slot| {
             let conn = &self.conns[slot as usize];
-            conn.remote_id() == req.local_comm_id && conn.remote_qpn() == req.local_qpn
+            conn.remote_id() == names.id && conn.remote_qpn() == names.qpn
         })
     }
 
@@ -155,9 +160,14 @@ impl Endpoint {
         self.core.answer_with(from.reply(), tid, rej);
     }
 
-    fn admit(&self, from: &MadSource, req: &Req, names: RemoteNames) -> Result<Admission, Refusal> {
+    fn admit(
+        &self,
+        from: &MadSource,
+        transport: Transport,
+        req: &Req,
+        names: RemoteNames,
+    ) -> Result<Admission, Refusal> {
         let (ca, listeners) = (&self.core.ca, &self.core.listeners);
-        let transport = Transport::of(req.transport).ok_or(RejReason::INVALID_TRANSPORT)?;
         let end = local_end(ca, from, &req.primary);
         // The port that the connection is for; the MAD may have come in on another one.
         let port = end.as_ref().ok().map(|(port, _)| *port).or_else(|| ca.port(from.port));
@@ -169,20 +179,30 @@ impl Endpoint {
             private_data: &req.private_data,
         };
         let found = listeners.find(&wanted).and_then(|id| Some((id, listeners.mra_terms(id)?)));
-        let (listener, mra_terms) = found.ok_or(RejReason::INVALID_SERVICE_ID)?;
+        // Where nobody listens, nobody has enabled RD either.
+        let (listener, mra_terms) = found.ok_or(match transport {
+            Transport::Rd => RejReason::INVALID_TRANSPORT,
+            _ => RejReason::INVALID_SERVICE_ID,
+        })?;
         if !listeners.takes(listener, transport) {
             return Err(RejReason::INVALID_TRANSPORT.into());
         }
         if listeners.is_full(listener) {
             return Err(Refusal::Overflow(listener));
         }
-        let arrival = arrival(ca, end?, from, req, names)?;
+        let arrival = arrival(ca, end?, from, transport, req, names)?;
         Ok(Admission { arrival, listener, mra_terms: mra_terms.clone() })
     }
 
-    fn arrival(&self, from: &MadSource, req: &Req, names: RemoteNames) -> Result<Arrival, Refusal> {
+    fn arrival(
+        &self,
+        from: &MadSource,
+        transport: Transport,
+        req: &Req,
+        names: RemoteNames,
+    ) -> Result<Arrival, Refusal> {
         let ca = &self.core.ca;
-        arrival(ca, local_end(ca, from, &req.primary)?, from, req, names)
+        arrival(ca, local_end(ca, from, &req.primary)?, from, transport, req, names)
     }
 }
 
@@ -191,6 +211,7 @@ fn arrival(
     ca: &LocalCa,
     (port, sgid_index): (&LocalPort, u16),
     from: &MadSource,
+    transport: Transport,
     req: &Req,
     names: RemoteNames,
 ) -> Result<Arrival, Refusal> {
@@ -203,7 +224,7 @@ fn arrival(
             Err(_) => Proposal::Unusable,
         },
     };
-    Ok(Arrival { names, path, primary, alternate })
+    Ok(Arrival { transport, names, path, primary, alternate })
 }
 
 /// What both paths of a connection have in common.
@@ -259,9 +280,11 @@ fn sender(source: Source, names: &RemoteNames) -> Rejected {
     Rejected { key: names.id_key, source, guid: names.guid, id: names.id, qpn: names.qpn }
 }
 
-/// Whether the REQ asks for a reliable connection and says to which QP.
-fn has_supported_transport(req: &Req) -> bool {
-    req.local_qpn.get() != 0 && req.transport.known() == Some(TransportService::RC)
+/// Which transport the REQ asks for, and to which QP or EE context, if it says both.
+fn wanted_transport(req: &Req) -> Option<(Transport, Qpn)> {
+    let transport = Transport::of(req.transport)?;
+    let end = transport.end_of_req(req);
+    (req.local_qpn.get() != 0 && end.get() != 0).then_some((transport, end))
 }
 
 /// A path of the peer turned round (spec/cm.md 5.4), if it is one that ends at this port and GID of ours.

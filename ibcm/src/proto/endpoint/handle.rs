@@ -3,6 +3,7 @@
 use ibwire::{CommId, Guid, Qpn};
 
 use super::super::connection::{Role, State};
+use super::super::transport::Transport;
 
 /// A connection of an [`Endpoint`](super::Endpoint). It never means another one, even when its slot is used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,13 +37,16 @@ pub struct Info {
     pub role: Role,
     /// The state.
     pub state: State,
+    /// The transport.
+    pub transport: Transport,
     /// Our ID.
     pub local_comm_id: CommId,
     /// The peer's ID, [`CommId::NONE`] until it is known.
     pub remote_comm_id: CommId,
-    /// Our queue pair, 0 until it is known.
+    /// Our queue pair, with reliable datagrams our EE context, 0 until it is known.
     pub local_qpn: Qpn,
-    /// The peer's queue pair, 0 until it is known.
+    /// The peer's queue pair, with XRC its target if it is the passive side, with reliable datagrams its EE context, 0 until
+    /// it is known.
     pub remote_qpn: Qpn,
     /// The node GUID of the peer's CA, 0 until it is known.
     pub remote_ca_guid: Guid,

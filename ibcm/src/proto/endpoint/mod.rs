@@ -33,6 +33,7 @@ use super::path::Path;
 use super::peers::Meeting;
 use super::sidr::Sidr;
 use super::stats::Stats;
+use super::transport::Transport;
 
 pub(super) use admission::alternate_back;
 pub use handle::{ConnHandle, Info, ListenerId};
@@ -113,7 +114,7 @@ impl Endpoint {
     pub fn connect(&mut self, now: Instant, connect: Connect) -> Result<ConnHandle, ConnectError> {
         let plan = self.plan(&connect)?;
         check_qpn(connect.qpn)?;
-        if self.core.ids.by_local_qpn(connect.qpn).is_some() {
+        if connect.rd.is_none() && self.core.ids.by_local_qpn(connect.qpn).is_some() {
             return Err(ConnectError::QpInUse(connect.qpn));
         }
         Ok(self.insert(|core, handle| Connection::active(core, now, handle, &plan, &connect)))
@@ -128,6 +129,10 @@ impl Endpoint {
     /// # Errors
     /// [`ConnectError`]; then nothing was sent.
     pub fn connect_peer(&mut self, now: Instant, connect: Connect) -> Result<ConnHandle, ConnectError> {
+        if !matches!(connect.transport, Transport::Rc | Transport::Uc) {
+            let must = Limit::Must("RC or UC between peers");
+            return Err(Invalid::new("transport", Value::Transport(connect.transport), must).into());
+        }
         let (record, service_id) = (connect.path.record, connect.service_id);
         let handle = self.connect(now, connect)?;
         let meeting = Meeting { service_id, local_gid: record.sgid, remote_gid: record.dgid };
@@ -152,7 +157,9 @@ impl Endpoint {
         let attrs = self.get(conn).ok_or(CommandError::Gone)?.accept_attrs(&self.core, accept)?;
         check_qpn(accept.qpn)?;
         match self.core.ids.by_local_qpn(accept.qpn) {
-            Some(slot) if slot != conn.slot() => Err(CommandError::QpInUse(accept.qpn)),
+            Some(slot) if slot != conn.slot() && accept.rd.is_none() => {
+                Err(CommandError::QpInUse(accept.qpn))
+            }
             _ => Ok(attrs),
         }
     }

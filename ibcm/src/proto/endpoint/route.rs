@@ -135,12 +135,18 @@ impl Endpoint {
     }
 
     fn handle_rep(&mut self, now: Instant, from: &MadSource, tid: TransactionId, rep: &Rep) {
-        if rep.local_qpn.get() == 0 {
+        let found = self.core.ids.by_local_id(rep.remote_comm_id);
+        let transport = found.map(|slot| self.conns[slot as usize].transport());
+        let has_end = match transport {
+            Some(transport) => transport.end_of_rep(rep).get() != 0,
+            None => rep.local_qpn.get() != 0 || rep.local_eecn.get() != 0,
+        };
+        if !has_end {
             self.core.stats.dropped_malformed += 1;
             self.core.warn(now, from, "sends a REP without a queue pair");
             return;
         }
-        let Some(slot) = self.core.ids.by_local_id(rep.remote_comm_id) else {
+        let Some(slot) = found else {
             if let Some(&rej) = self.core.rejections.of_reply(now, rep.remote_comm_id) {
                 self.core.stats.repeated_answers += 1;
                 self.core.answer(from.reply(), rej);
@@ -161,13 +167,15 @@ impl Endpoint {
 
     fn handle_first_rep(&mut self, now: Instant, from: &MadSource, tid: TransactionId, slot: u32, rep: &Rep) {
         let source = Source::of(from);
-        let names = self.core.ids.names(source, rep.local_ca_guid, rep.local_comm_id, rep.local_qpn);
+        let transport = self.conns[slot as usize].transport();
+        let end = transport.end_of_rep(rep);
+        let names = self.core.ids.names(transport, source, rep.local_ca_guid, rep.local_comm_id, end);
         let (by_id, by_qpn) = self.find_by_remote_names(from, &names);
         if let Some(old) = by_qpn.filter(|&old| !self.rests(old)) {
             let rej = rej_of_reply(rep, RejReason::STALE_CONNECTION);
             self.core.answer_with(from.reply(), tid, rej);
             self.core.warn(now, from, "replies with a queue pair that it has a connection on");
-            self.on(old, |conn, core| conn.handle_stale(core, now, rep.local_qpn));
+            self.on(old, |conn, core| conn.handle_stale(core, now, end));
         } else if by_id.is_some_and(|old| !self.rests(old)) {
             self.core.stats.dropped_id_taken += 1;
             self.core.warn(now, from, "replies with an ID that it has a connection by");

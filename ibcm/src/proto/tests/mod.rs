@@ -21,4 +21,5 @@ mod sidr;
 mod simulation;
 mod stale;
 mod teardown;
+mod transports;
 mod unknown;
