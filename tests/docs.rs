@@ -6,6 +6,9 @@ mod first_connection {}
 #[doc = include_str!("../docs/rejecting.md")]
 mod rejecting {}
 
+#[doc = include_str!("../docs/listeners-and-peers.md")]
+mod listeners_and_peers {}
+
 #[doc = include_str!("../docs/deadlines.md")]
 mod deadlines {}
 

@@ -6,10 +6,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use ibcm::proto::message::Attribute;
+use ibcm::proto::message::{Attribute, Eecn};
 use ibcm::proto::{
-    Accept, Config, ConnHandle, Connect, Disconnect, Endpoint, Event, Listen, ListenerId, LocalCa, LocalPort,
-    Path, Reject,
+    Accept, Config, ConnHandle, Connect, Disconnect, Discriminator, Endpoint, Event, Listen, ListenerId,
+    LocalCa, LocalPort, Path, RdEnd, Reject, Transport, Transports,
 };
 use ibdev::{
     DeviceAttr, GidEntry, GidKind, GlobalRoute, LinkLayer, MAD_LEN, MadSource, OutgoingMad, PortAttr,
@@ -17,8 +17,8 @@ use ibdev::{
 };
 use ibwire::mad::{MadHeader, MgmtClass};
 use ibwire::{
-    CommId, FlowLabel, Gid, Guid, Lid, Mtu, PKey, PathRecord, PrivateData, Qpn, Rate, RejReason, ServiceId,
-    ServiceLevel, TimeCode,
+    CommId, FlowLabel, Gid, Guid, Lid, Mtu, PKey, PathRecord, PrivateData, QKey, Qpn, Rate, RejReason,
+    ServiceId, ServiceLevel, TimeCode,
 };
 
 use crate::seeds::{self, Frame, Seed};
@@ -26,6 +26,8 @@ use crate::{Input, mad};
 
 const SERVICE: ServiceId = ServiceId(0x1234);
 const PORT: u8 = 1;
+const TRANSPORTS: [Transport; 4] = [Transport::Rc, Transport::Uc, Transport::Rd, Transport::Xrc];
+const RD: RdEnd = RdEnd { eecn: Eecn::truncate(0x77), qkey: QKey(7) };
 /// Where IDs and service ID stand in a MAD.
 const LOCAL_ID: usize = MadHeader::LEN;
 const REMOTE_ID: usize = MadHeader::LEN + 4;
@@ -112,10 +114,14 @@ impl World {
             }
             3 => self.connect(input),
             4 => {
-                let qpn = self.qpn();
-                let mut accept = Accept::new(qpn);
+                let mut accept = Accept::new(self.qpn());
                 accept.rnr_retry_count = input.byte() % 9;
                 if let Some(conn) = self.conn(input) {
+                    let info = self.ep.info(conn);
+                    // One that asked for its peer has a queue pair already.
+                    accept.qpn =
+                        info.map(|info| info.local_qpn).filter(|qpn| qpn.get() != 0).unwrap_or(accept.qpn);
+                    accept.rd = info.filter(|info| info.transport == Transport::Rd).map(|_| RD);
                     _ = self.ep.accept_attrs(conn, &accept);
                     _ = self.ep.accept(self.now, conn, accept);
                 }
@@ -170,7 +176,7 @@ impl World {
             14 => self.ep.update_port(port(self.is_roce, input.byte() & 1 == 0)),
             _ => match self.listener.take() {
                 Some(listener) => self.ep.unlisten(listener),
-                None => self.listener = self.ep.listen(Listen::new(SERVICE)).ok(),
+                None => self.listener = self.ep.listen(listen(input)).ok(),
             },
         }
     }
@@ -226,7 +232,14 @@ impl World {
         connect.max_cm_retries = input.byte() % 17;
         connect.response_timeout = TimeCode::truncate(input.byte());
         connect.deadline = self.deadline(input);
-        if let Ok(conn) = self.ep.connect(self.now, connect) {
+        let how = input.byte();
+        connect.transport = TRANSPORTS[usize::from(how / 2 % 4)];
+        connect.rd = (connect.transport == Transport::Rd).then_some(RD);
+        let made = match how % 2 {
+            0 => self.ep.connect(self.now, connect),
+            _ => self.ep.connect_peer(self.now, connect),
+        };
+        if let Ok(conn) = made {
             self.conns.insert(conn, Seen::default());
         }
     }
@@ -312,6 +325,25 @@ impl World {
     }
 }
 
+/// A listener: by mask or exactly, for some private data or any, for some transports, fast or slow.
+fn listen(input: &mut Input<'_>) -> Listen {
+    let how = input.byte();
+    let mut listen = Listen::new(SERVICE);
+    if how & 1 != 0 {
+        listen.service_mask = SERVICE.0;
+    }
+    if how & 2 != 0 {
+        listen.discriminator = Discriminator::new(input.byte().into(), &[input.byte()]).ok();
+    }
+    if how & 4 != 0 {
+        listen.transports = Transports::from(TRANSPORTS);
+    }
+    if how & 8 != 0 {
+        listen.turnaround = Some(Duration::from_millis(input.u16().into()));
+    }
+    listen
+}
+
 fn gid(is_roce: bool, host: u8) -> Gid {
     if is_roce {
         Gid::from_ip([10, 77, 0, 2 - host % 2 + host / 2 * 2].into())
@@ -352,7 +384,12 @@ pub fn seeds() -> Vec<Seed> {
             continue;
         }
         // As the passive side of the capture's requests, and as the active side of its answers.
-        for (side, prelude) in [("passive", &[0][..]), ("active", &[0, 3, 0, 15, 20, 0, 0])] {
+        let preludes = [
+            ("passive", &[0][..]),
+            ("active", &[0, 3, 0, 15, 20, 0, 0, 0]),
+            ("peer", &[0, 3, 0, 15, 20, 0, 0, 1]),
+        ];
+        for (side, prelude) in preludes {
             let mut bytes = prelude.to_vec();
             for mad in &mads {
                 let is_req = mad.get(17) == Some(&(Attribute::REQ.0 as u8));

@@ -17,6 +17,7 @@ mod passive;
 mod peers;
 mod ports;
 mod reject;
+mod replay;
 mod sidr;
 mod simulation;
 mod stale;
