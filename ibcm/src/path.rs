@@ -281,7 +281,12 @@ impl PathConfig {
 }
 
 /// The path from a port: looked up where the fabric is our own, made up on RoCE.
-fn path_from(device: &dyn Device, port: &LocalPort, sgid: Option<Gid>, dgid: Gid) -> Option<PathRecord> {
+pub(crate) fn path_from(
+    device: &dyn Device,
+    port: &LocalPort,
+    sgid: Option<Gid>,
+    dgid: Gid,
+) -> Option<PathRecord> {
     #[cfg(feature = "soft")]
     if port.link_layer != ibdev::LinkLayer::Ethernet {
         let mut record = device.as_any().downcast_ref::<ibsoft::SoftDevice>()?.resolve(port.number, dgid)?;

@@ -188,3 +188,58 @@ async fn closed() -> Result {
     assert_eq!(&datagram.into_buf()[..], b"kept");
     Ok(())
 }
+
+/// One copy to each socket that has joined and has the right Q_Key, over UDP and in a subnet, also to the sender's own HCA.
+async fn groups(here: &Hca, there: &Hca, group: &str) -> Result {
+    let mgid = group.parse()?;
+    let speaker = ud::Socket::open(here).await?;
+    let to_group = speaker.group(mgid)?;
+    let (first, second) = (ud::Socket::open(there).await?, ud::Socket::open(there).await?);
+    let other_key = ud::Socket::open(there).qkey(QKey(9)).await?;
+    let stranger = ud::Socket::open(there).await?;
+    for socket in [&first, &second, &other_key] {
+        socket.join(mgid).await?;
+        socket.join(mgid).await?;
+    }
+    speaker.send_copy(&to_group, b"one").imm(7).await?;
+    for socket in [&first, &second] {
+        let datagram = socket.recv().await?;
+        assert_eq!((&datagram[..], datagram.imm()), (&b"one"[..], Some(7)));
+        // The answer goes to the speaker alone.
+        socket.send_copy(&datagram.from(), b"heard").await?;
+        assert_eq!(&speaker.recv().await?[..], b"heard");
+    }
+    let group = speaker.join(mgid).await?;
+    assert_eq!(group, to_group);
+    second.leave(mgid).await?;
+    speaker.send_copy(&group, b"two").await?;
+    assert_eq!(&speaker.recv().await?[..], b"two");
+    assert_eq!(&first.recv().await?[..], b"two");
+    // Nothing else has come to anybody.
+    for socket in [&speaker, &first, &second, &other_key, &stranger] {
+        let path = here.path_to(socket.hca().gid()).await?;
+        let direct = ud::Peer::new(&path, socket.qpn(), socket.qkey());
+        speaker.send_copy(&direct, b"last").await?;
+        assert_eq!(&socket.recv().await?[..], b"last");
+    }
+    let error = speaker.join(here.gid()).await.unwrap_err();
+    assert!(error.to_string().contains("multicast group"), "{error}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn hca_t59_groups_over_udp() -> Result {
+    let (here, there) = (Hca::open("soft").await?, Hca::open("soft").await?);
+    groups(&here, &there, "239.1.1.1").await?;
+    assert!(there.stats().get("drop_qkey") > Some(0));
+    let other_family = ud::Socket::open(&here).await?.join("ff1e::7".parse()?).await;
+    assert!(other_family.is_err());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn hca_t59_groups_in_a_subnet() -> Result {
+    let net = Net::new(7).await?;
+    groups(&net.client, &net.server, "ff15:a01b::7").await?;
+    net.quiet().await
+}

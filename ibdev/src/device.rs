@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use async_trait::async_trait;
-use ibwire::{PKey, Qpn};
+use ibwire::{Gid, Lid, PKey, Qpn};
 
 use crate::qp::{QpSpec, Transition};
 use crate::{
@@ -163,6 +163,27 @@ pub trait QueuePair: fmt::Debug + Send + Sync {
     /// [`DeviceError::State`] for a transition that the state table does not have, [`DeviceError::Limit`] for an
     /// attribute out of range.
     async fn modify(&self, transition: Transition) -> Result<(), DeviceError>;
+
+    /// Attaches a datagram QP, in INIT or later, to a multicast group of its port: from now on it receives what is sent there,
+    /// if Q_Key and P_Key fit (IBTA vol. 1, 10.5). `mlid` is the group's LID; [`Lid::NONE`] on RoCE, where joining, by IGMP or
+    /// MLD, is the device's affair. Slow. Twice is once; destroying the QP detaches it.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] where the device has no multicast, for another transport or an address that is none of a
+    /// group; [`DeviceError::Limit`] for too many groups.
+    async fn attach(&self, mgid: Gid, mlid: Lid) -> Result<(), DeviceError> {
+        let (_, _) = (mgid, mlid);
+        Err(DeviceError::Unsupported { what: "multicast" })
+    }
+
+    /// Detaches it. Nothing happens if it is not attached. Slow.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] where the device has no multicast.
+    async fn detach(&self, mgid: Gid, mlid: Lid) -> Result<(), DeviceError> {
+        let (_, _) = (mgid, mlid);
+        Err(DeviceError::Unsupported { what: "multicast" })
+    }
 
     /// Posts from the front of `work` in order; what remains after an error was not posted. Never blocks.
     fn post_send(&self, work: &mut std::collections::VecDeque<SendWr>) -> Result<(), PostError>;

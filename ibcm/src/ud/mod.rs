@@ -1,7 +1,8 @@
 //! Unreliable datagrams: messages of one packet, to any number of peers, without connections.
 //!
 //! A [`Socket`] is a datagram queue pair. It sends to a [`Peer`], which says port, queue pair and Q_Key of the receiver:
-//! [`sidr::query`](crate::sidr::query) finds one by a service ID, and [`Datagram::from`] gives the sender of what was received.
+//! [`sidr::query`](crate::sidr::query) finds one by a service ID, [`Datagram::from`] gives the sender of what was received,
+//! [`Socket::join`] a multicast group.
 //!
 //! ```
 //! # use ibcm::{Hca, ud};

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 
 use ibdev::Buf;
-use ibwire::{QKey, Qpn};
+use ibwire::{Gid, QKey, Qpn};
 use tokio::task::coop::cooperative;
 
 use super::datagram::Datagram;
@@ -12,9 +12,12 @@ use super::open::Open;
 use super::peer::Peer;
 use super::queue::Queue;
 use super::send::Send;
-use crate::error::RecvError;
+use crate::error::{Error, QueryError, RecvError};
 use crate::hca::Hca;
 use crate::parked::Ticket;
+use crate::path::{Path, path_from};
+use crate::port::Port;
+use crate::proto::{Invalid, Limit, Value};
 
 /// A datagram queue pair on one port of an HCA, which it keeps open.
 ///
@@ -74,6 +77,69 @@ impl Socket {
             self.queue.poll_recv()
         });
         cooperative(received).await
+    }
+
+    /// Joins a multicast group of the port's network: what is sent there with the socket's Q_Key is received from now on, also what
+    /// this HCA sends. Gives the group as a [`Peer`] to send to. On RoCE a group is an IP address, `239.1.1.1` or `ff1e::7`,
+    /// and joining is IGMP or MLD; in a [`sim::Subnet`](crate::sim::Subnet) it is any multicast GID.
+    ///
+    /// ```
+    /// # use ibcm::{Hca, ud, sim::Subnet};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let net = Subnet::star(["here", "there"]).await?;
+    /// # let (here, there) = (Hca::open(net.device("here")).await?, Hca::open(net.device("there")).await?);
+    /// let (speaker, listener) = (ud::Socket::open(&here).await?, ud::Socket::open(&there).await?);
+    /// let group = "ff1e::7".parse()?;
+    /// listener.join(group).await?;
+    /// speaker.send_copy(&speaker.group(group)?, b"to all").await?;
+    /// assert_eq!(&listener.recv().await?[..], b"to all");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an address that is none of a group, [`Error::Query`] if the port has no way there,
+    /// [`Error::Device`] if the device has no multicast or could not join.
+    ///
+    /// # Cancel safety
+    /// Dropped, it may or may not have joined.
+    pub async fn join(&self, mgid: Gid) -> Result<Peer, Error> {
+        let group = self.group(mgid)?;
+        self.queue.qp.attach(mgid, group.lid()).await?;
+        Ok(group)
+    }
+
+    /// Leaves a group. Nothing happens if the socket is not in it.
+    ///
+    /// # Errors
+    /// As [`join`](Self::join).
+    ///
+    /// # Cancel safety
+    /// Dropped, it may or may not have left.
+    pub async fn leave(&self, mgid: Gid) -> Result<(), Error> {
+        let group = self.group(mgid)?;
+        Ok(self.queue.qp.detach(mgid, group.lid()).await?)
+    }
+
+    /// A multicast group to send to, with the socket's own Q_Key. It need not be joined for that.
+    ///
+    /// # Errors
+    /// As [`join`](Self::join).
+    pub fn group(&self, mgid: Gid) -> Result<Peer, Error> {
+        if !mgid.is_multicast() {
+            let must = Limit::Must("the address of a multicast group");
+            return Err(Invalid::new("group", Value::Gid(mgid), must).into());
+        }
+        let shared = self.hca.shared();
+        let (device, local) = {
+            let engine = shared.engine();
+            (engine.device()?, engine.endpoint.local_ca().port(self.port()).cloned())
+        };
+        let record = local.and_then(|local| path_from(&*device, &local, None, mgid));
+        let record = record.ok_or(QueryError::NoPath { dgid: mgid })?;
+        let path = Path::from_record(&Port::new(self.hca.clone(), self.port()), record);
+        Ok(Peer::new(&path, Qpn::MULTICAST, self.qkey()))
     }
 
     /// The longest datagram that it sends, in bytes: the port's MTU.

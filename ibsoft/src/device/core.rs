@@ -36,6 +36,12 @@ pub(crate) trait Link: fmt::Debug + Send {
     /// The path from a port to a GID, if there is one.
     fn resolve(&self, port: u8, dgid: Gid) -> Option<PathRecord>;
 
+    /// The port takes what is sent to this multicast group from now on, on behalf of `core`'s QPs.
+    fn join(&mut self, core: &Arc<Core>, port: u8, mgid: Gid) -> Result<(), DeviceError>;
+
+    /// No more.
+    fn leave(&mut self, port: u8, mgid: Gid);
+
     /// What the link has counted, by name.
     fn counters(&self) -> Vec<(&'static str, u64)>;
 

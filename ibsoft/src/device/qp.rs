@@ -7,7 +7,7 @@ use std::time::Instant;
 use async_trait::async_trait;
 use ibdev::qp::Transition;
 use ibdev::{CompletionQueue, DeviceError, PostError, QueuePair, RecvWr, SendOp, SendWr, SharedReceiveQueue};
-use ibwire::Qpn;
+use ibwire::{Gid, Lid, Qpn};
 
 use super::core::Core;
 use super::domain::{Domain, SoftAh};
@@ -34,6 +34,25 @@ impl QueuePair for SoftQp {
         self.core.catch_up();
         // The buffers of a QP that was reset go home here, behind the mutex.
         self.core.with_live(|state| state.engine.modify(self.qpn, transition))?.map(drop)
+    }
+
+    async fn attach(&self, mgid: Gid, _mlid: Lid) -> Result<(), DeviceError> {
+        self.core.with_live(|state| {
+            let (port, first) = state.engine.attach(self.qpn, mgid)?;
+            if first && let Err(error) = state.link.join(&self.core, port, mgid) {
+                state.engine.detach(self.qpn, mgid);
+                return Err(error);
+            }
+            Ok(())
+        })?
+    }
+
+    async fn detach(&self, mgid: Gid, _mlid: Lid) -> Result<(), DeviceError> {
+        self.core.with_live(|state| {
+            if let Some(port) = state.engine.detach(self.qpn, mgid) {
+                state.link.leave(port, mgid);
+            }
+        })
     }
 
     fn post_send(&self, work: &mut VecDeque<SendWr>) -> Result<(), PostError> {
@@ -73,7 +92,12 @@ impl SoftQp {
 impl Drop for SoftQp {
     fn drop(&mut self) {
         self.core.catch_up();
-        let homeless = self.core.with(|state| state.engine.destroy_qp(self.qpn));
+        let homeless = self.core.with(|state| {
+            for (port, mgid) in state.engine.detach_all(self.qpn) {
+                state.link.leave(port, mgid);
+            }
+            state.engine.destroy_qp(self.qpn)
+        });
         // Not under the mutex: a buffer's home may post it again.
         drop(homeless);
     }

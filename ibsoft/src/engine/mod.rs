@@ -33,6 +33,7 @@
 mod config;
 mod counters;
 mod cq;
+mod groups;
 mod gsi;
 mod memory;
 mod migration;
@@ -67,7 +68,7 @@ use ibdev::{
     PortAttr, PostError, ReceivedMad, RecvWr, SendWr,
 };
 use ibwire::packet::{PacketError, Transport, TransportPacket};
-use ibwire::{PKey, Psn, Qpn};
+use ibwire::{Gid, PKey, Psn, Qpn};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 use slab::Slab;
@@ -82,6 +83,7 @@ pub use qp::QpCreate;
 pub use receives::SrqId;
 
 use cq::Cq;
+use groups::Groups;
 use gsi::Gsi;
 use memory::Memory;
 use net::{Destination, Ingress};
@@ -117,6 +119,7 @@ pub struct Engine {
     shared: Shared,
     qps: Table<Qpn, Qp>,
     gsi: Gsi,
+    groups: Groups,
     rng: ChaCha8Rng,
     max_qps: usize,
     max_srqs: usize,
@@ -152,6 +155,7 @@ impl Engine {
                 released: Vec::new(),
             },
             qps: Table::new(),
+            groups: Groups::default(),
             rng,
             cq_spares: cq::Spares::default(),
             max_qps: (config.max_qps as usize).min(Table::<Qpn, Qp>::MOST),
@@ -296,7 +300,10 @@ impl Engine {
     #[must_use = "dropped, the buffers go home: not under a lock that their homes take"]
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Vec<Buf> {
         match self.qps.remove(qpn) {
-            Some(qp) => qp.dissolve(&mut self.shared),
+            Some(qp) => {
+                self.groups.detach_all(qpn);
+                qp.dissolve(&mut self.shared)
+            }
             None => Vec::new(),
         }
     }
@@ -455,12 +462,52 @@ impl Engine {
         match dest {
             Qpn::GSI => self.gsi.handle_packet(&ingress, &mut self.shared),
             Qpn::SMI => counters.drop_smi += 1,
-            Qpn::MULTICAST => counters.drop_multicast += 1,
+            Qpn::MULTICAST => self.deliver_to_group(now, &ingress),
             _ => match self.qps.get_mut(dest) {
                 Some(qp) => qp.handle_packet(now, &ingress, &mut self.shared),
                 None => counters.drop_unknown_qp += 1,
             },
         }
+    }
+
+    /// A copy to each QP that is attached and lets it in.
+    fn deliver_to_group(&mut self, now: Instant, ingress: &Ingress<'_>) {
+        let mgid = ingress.net.route.map(|route| route.dgid).filter(|dgid| dgid.is_multicast());
+        let members = mgid.map_or(&[][..], |mgid| self.groups.members(ingress.port, mgid));
+        if members.is_empty() {
+            self.shared.counters.drop_multicast += 1;
+        }
+        for qpn in members {
+            if let Some(qp) = self.qps.get_mut(*qpn) {
+                qp.handle_packet(now, ingress, &mut self.shared);
+            }
+        }
+    }
+
+    /// Attaches a datagram QP to a multicast group of its port; gives the port, and whether it is the first QP of the group
+    /// there: then the link has to join.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] for an address that is none of a group, or a connected QP; [`DeviceError::State`] in RESET;
+    /// [`DeviceError::Limit`] for too many groups.
+    pub fn attach(&mut self, qpn: Qpn, mgid: Gid) -> Result<(u8, bool), DeviceError> {
+        if !mgid.is_multicast() {
+            return Err(DeviceError::Unsupported { what: "a multicast group with an address that is none" });
+        }
+        let qp = self.qps.get(qpn).ok_or(DeviceError::State { state: DESTROYED })?;
+        let port = qp.datagram_port()?;
+        Ok((port, self.groups.attach(port, mgid, qpn)?))
+    }
+
+    /// Detaches a QP from a group; gives its port if it was the last QP of the group there: then the link has to leave.
+    pub fn detach(&mut self, qpn: Qpn, mgid: Gid) -> Option<u8> {
+        let port = self.qps.get(qpn)?.datagram_port().ok()?;
+        self.groups.detach(port, mgid, qpn).then_some(port)
+    }
+
+    /// Detaches a QP from all its groups; gives port and address of those that the link has to leave.
+    pub fn detach_all(&mut self, qpn: Qpn) -> Vec<(u8, Gid)> {
+        self.groups.detach_all(qpn)
     }
 
     /// Appends the next packet to `out`, BTH through padding, and says where it goes; `None` when there is nothing

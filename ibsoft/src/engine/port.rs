@@ -1,6 +1,6 @@
 //! Ports: addresses, partitions, state.
 
-use ibdev::{AddressVector, GidEntry, GlobalRoute, LinkLayer, PortAttr, PortState};
+use ibdev::{AddressVector, GidEntry, GidKind, GlobalRoute, LinkLayer, PortAttr, PortState};
 use ibwire::{Lid, PKey};
 
 use super::config::PortConfig;
@@ -84,6 +84,25 @@ impl Port {
         let index =
             at(&|pkey| pkey == sent && pkey.matches(sent)).or_else(|| at(&|pkey| pkey.matches(sent)))?;
         u16::try_from(index).ok()
+    }
+
+    /// How a packet to a multicast group reached this port.
+    pub(super) fn group_arrival(&self, net: &NetHeader) -> Option<Arrival> {
+        let route = net.route.as_ref()?;
+        let is_ethernet = self.attr.link_layer == LinkLayer::Ethernet;
+        let fits = |entry: &&GidEntry| {
+            let same_family = entry.gid.to_ip().is_ipv4() == route.dgid.to_ip().is_ipv4();
+            !is_ethernet || entry.kind == GidKind::RoceV2 && same_family
+        };
+        let own = self.gids.iter().find(fits)?;
+        let grh = GlobalRoute {
+            dgid: route.sgid,
+            sgid_index: own.index,
+            flow_label: route.flow_label,
+            hop_limit: HOP_LIMIT,
+            traffic_class: route.traffic_class,
+        };
+        Some(Arrival { path_bits: 0, grh: Some(grh) })
     }
 
     /// How a packet reached this port, `None` if it is for another one.

@@ -481,6 +481,17 @@ impl Qp {
         }
     }
 
+    /// The port of a datagram QP that has one.
+    pub(super) fn datagram_port(&self) -> Result<u8, DeviceError> {
+        match (&self.kind, self.state) {
+            (Kind::Rc(_) | Kind::Uc(_), _) => {
+                Err(DeviceError::Unsupported { what: "multicast to a connected QP" })
+            }
+            (Kind::Ud(_), State::Reset) => Err(DeviceError::State { state: "RESET" }),
+            (Kind::Ud(_), _) => Ok(self.port),
+        }
+    }
+
     /// Puts the QP into the ring of those that may have packets to send, if it has.
     pub(super) fn wake(&mut self, shared: &mut Shared) {
         let can_send = match &self.kind {

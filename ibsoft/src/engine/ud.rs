@@ -110,9 +110,14 @@ impl Ud {
         shared: &mut Shared,
     ) {
         let packet = ingress.packet;
-        let Some((port, arrival)) =
-            shared.port(ingress.port).and_then(|port| Some((port, port.arrival(ingress.net)?)))
-        else {
+        let found = shared.port(ingress.port).and_then(|port| {
+            let arrival = match packet.bth().dest_qp {
+                Qpn::MULTICAST => port.group_arrival(ingress.net),
+                _ => port.arrival(ingress.net),
+            };
+            Some((port, arrival?))
+        });
+        let Some((port, arrival)) = found else {
             shared.counters.drop_address += 1;
             return;
         };

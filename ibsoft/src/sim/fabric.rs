@@ -73,6 +73,9 @@ pub(super) struct Fabric {
     pub counters: FabricCounters,
     /// Where a LID of a rail is.
     routes: BTreeMap<(usize, Lid), PortId>,
+    /// The LID of each multicast group of a rail, and the members of it.
+    mlids: BTreeMap<(usize, Gid), Lid>,
+    members: BTreeMap<(usize, Lid), BTreeSet<PortId>>,
     /// Pairs of groups that do not reach each other.
     cuts: Vec<(BTreeSet<usize>, BTreeSet<usize>)>,
     flying: BTreeMap<(Instant, u64), Flight>,
@@ -106,6 +109,8 @@ impl Fabric {
             dice: FaultDice::new(seed),
             trace: Trace::new(start),
             counters: FabricCounters::default(),
+            mlids: BTreeMap::new(),
+            members: BTreeMap::new(),
             cuts: Vec::new(),
             flying: BTreeMap::new(),
             flights: 0,
@@ -115,10 +120,20 @@ impl Fabric {
         }
     }
 
-    /// Takes a frame from a port, and decides its fate.
+    /// Takes a frame from a port: to the port that has the LID, or a copy to each member of a group.
     pub(super) fn send(&mut self, now: Instant, from: PortId, dlid: Lid, frame: Bytes) {
+        let members = self.members.get(&(self.plug(from).rail, dlid)).filter(|members| !members.is_empty());
+        match members.cloned() {
+            Some(members) => {
+                members.into_iter().for_each(|to| self.send_to(now, from, Some(to), frame.clone()));
+            }
+            None => self.send_to(now, from, self.route(from, dlid), frame),
+        }
+    }
+
+    /// Decides the fate of a frame.
+    fn send_to(&mut self, now: Instant, from: PortId, to: Option<PortId>, frame: Bytes) {
         self.counters.sent += 1;
-        let to = self.route(from, dlid);
         if let Err(fate) = self.passable(from, to) {
             self.stop(now, from, to, frame, fate);
             return;
@@ -310,13 +325,56 @@ impl Fabric {
     }
 
     /// The path from a port to a GID, if it is on the same rail. Whether packets pass at the moment does not matter.
-    pub(super) fn path(&self, from: PortId, dgid: Gid) -> Option<PathRecord> {
-        let source = self.nodes[from.hca].ports.get(usize::from(from.port).checked_sub(1)?)?;
+    pub(super) fn path(&mut self, from: PortId, dgid: Gid) -> Option<PathRecord> {
+        let source = *self.nodes[from.hca].ports.get(usize::from(from.port).checked_sub(1)?)?;
+        if dgid.is_multicast() {
+            let dlid = self.mlid(source.rail, dgid)?;
+            let record = PathRecord::exact(source.gid, dgid, Self::MTU, Self::RATE, Self::LIFE_TIME);
+            // Packets to groups always have a GRH.
+            return Some(PathRecord { slid: source.lid, dlid, hop_limit: Self::GROUP_HOPS, ..record });
+        }
         let (_, target) =
             ports_of(&self.nodes).find(|(_, plug)| plug.gid == dgid && plug.rail == source.rail)?;
         let record = PathRecord::exact(source.gid, dgid, Self::MTU, Self::RATE, Self::LIFE_TIME);
         Some(PathRecord { slid: source.lid, dlid: target.lid, ..record })
     }
+
+    /// The LID of a group, made with the first who asks.
+    fn mlid(&mut self, rail: usize, mgid: Gid) -> Option<Lid> {
+        let next = u16::try_from(self.mlids.len()).ok().and_then(|n| Self::FIRST_MLID.checked_add(n));
+        match self.mlids.get(&(rail, mgid)) {
+            Some(mlid) => Some(*mlid),
+            None => {
+                let mlid = Lid(next.filter(|mlid| *mlid <= Self::LAST_MLID)?);
+                self.mlids.insert((rail, mgid), mlid);
+                Some(mlid)
+            }
+        }
+    }
+
+    /// The port gets a copy of what is sent to the group from now on. `None` if there are no LIDs left for groups.
+    pub(super) fn join(&mut self, id: PortId, mgid: Gid) -> Option<()> {
+        let rail = self.plug(id).rail;
+        let mlid = self.mlid(rail, mgid)?;
+        self.members.entry((rail, mlid)).or_default().insert(id);
+        Some(())
+    }
+
+    /// No more.
+    pub(super) fn leave(&mut self, id: PortId, mgid: Gid) {
+        let rail = self.plug(id).rail;
+        if let Some(mlid) = self.mlids.get(&(rail, mgid))
+            && let Some(members) = self.members.get_mut(&(rail, *mlid))
+        {
+            members.remove(&id);
+        }
+    }
+
+    /// LIDs of multicast groups.
+    const FIRST_MLID: u16 = 0xc000;
+    const LAST_MLID: u16 = 0xfffe;
+    /// Hop limit of packets to groups.
+    const GROUP_HOPS: u8 = 64;
 
     /// MTU of every port.
     pub(super) const MTU: Mtu = Mtu::B4096;

@@ -5,6 +5,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use bytes::Bytes;
+use ibdev::DeviceError;
 use ibwire::{Gid, PathRecord};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
@@ -12,7 +13,7 @@ use tokio::sync::watch;
 
 use super::fabric::{Fabric, PortId};
 use super::frame;
-use crate::device::{Departure, Link};
+use crate::device::{Core, Departure, Link};
 use crate::engine::Engine;
 
 /// The wires of a subnet, and who moves what is on them.
@@ -106,6 +107,15 @@ impl Link for SimLink {
 
     fn resolve(&self, port: u8, dgid: Gid) -> Option<PathRecord> {
         self.wires.fabric().path(PortId { hca: self.hca, port }, dgid)
+    }
+
+    fn join(&mut self, _core: &Arc<Core>, port: u8, mgid: Gid) -> Result<(), DeviceError> {
+        let joined = self.wires.fabric().join(PortId { hca: self.hca, port }, mgid);
+        joined.ok_or(DeviceError::Unsupported { what: "so many multicast groups in a subnet" })
+    }
+
+    fn leave(&mut self, port: u8, mgid: Gid) {
+        self.wires.fabric().leave(PortId { hca: self.hca, port }, mgid);
     }
 
     fn draw_seed(&mut self) -> Option<[u8; 32]> {

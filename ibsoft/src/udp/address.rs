@@ -10,6 +10,8 @@ pub(super) struct LocalAddress {
     pub ip: IpAddr,
     /// The interface's index for a link-local IPv6 address, else 0.
     pub scope_id: u32,
+    /// The interface's index; 0 where it is not known.
+    pub interface: u32,
     /// The interface's MTU in bytes.
     pub netdev_mtu: u32,
 }
@@ -30,6 +32,7 @@ impl LocalAddress {
         let link_local = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
         Self {
             ip,
+            interface: found.and_then(|interface| interface.index).unwrap_or(0),
             scope_id: found.filter(|_| link_local).and_then(|interface| interface.index).unwrap_or(0),
             netdev_mtu: found.and_then(|interface| mtu_of(&interface.name)).unwrap_or(ETHERNET_MTU),
         }

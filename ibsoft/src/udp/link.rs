@@ -1,20 +1,23 @@
 //! The link's half that every caller of the device works on: sending, and waking the I/O task.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::task::Waker;
 use std::time::Instant;
 
+use ibdev::DeviceError;
 use ibwire::{Gid, Mtu, PathRecord, Qpn};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use super::capture::Capture;
 use super::counters::RxCounters;
+use super::group;
 use super::outbox::Packets;
 use super::receive::Receiver;
 use super::socket::RoceSocket;
 use super::transmit::{Progress, Transmitter};
-use crate::device::{Departure, Intake, Link};
+use crate::device::{Core, Departure, Intake, Link};
 use crate::engine::Engine;
 
 /// What callers and the I/O task tell each other, and the way out.
@@ -252,11 +255,20 @@ pub(super) struct UdpLink {
     mtu: Mtu,
     /// Without a sender once the sockets are closed.
     closed: watch::Receiver<()>,
+    /// Where the tasks of groups run.
+    runtime: tokio::runtime::Handle,
+    /// Groups that were joined; dropped, the one whose it is leaves.
+    groups: BTreeMap<(u8, Gid), oneshot::Sender<()>>,
 }
 
 impl UdpLink {
-    pub(super) fn new(io: Arc<Io>, mtu: Mtu, closed: watch::Receiver<()>) -> Self {
-        Self { io, mtu, closed }
+    pub(super) fn new(
+        io: Arc<Io>,
+        mtu: Mtu,
+        closed: watch::Receiver<()>,
+        runtime: tokio::runtime::Handle,
+    ) -> Self {
+        Self { io, mtu, closed, runtime, groups: BTreeMap::new() }
     }
 }
 
@@ -282,6 +294,7 @@ impl Link for UdpLink {
     }
 
     fn close(&mut self, engine: &mut Engine, now: Instant) {
+        self.groups.clear();
         let mut signals = self.io.signals();
         let Signals { outbox, blocked, more, sending, closing, closed, task, .. } = &mut *signals;
         // MADs come first, all of them; their agents' windows bound them. Nothing but their leaving tells of them, while
@@ -324,6 +337,23 @@ impl Link for UdpLink {
             .filter(|ip| ip.is_ipv4() == dest.is_ipv4())
             .min_by_key(|ip| Gid::from_ip(*ip).is_link_local() != dgid.is_link_local())?;
         (!dgid.is_unspecified()).then(|| PathRecord::roce(source.into(), dgid, self.mtu))
+    }
+
+    fn join(&mut self, core: &Arc<Core>, port: u8, mgid: Gid) -> Result<(), DeviceError> {
+        let sockets = self.io.sockets().upgrade().ok_or(DeviceError::Gone)?;
+        let udp_port = sockets.first().ok_or(DeviceError::Gone)?.local.port();
+        let of_port = |&(number, ip): &(u8, IpAddr)| (number == port).then_some(ip);
+        let own: Vec<IpAddr> = self.io.addresses.iter().filter_map(of_port).collect();
+        let _runtime = self.runtime.enter();
+        let socket = group::bind(mgid.to_ip(), udp_port, &own, port)?;
+        let (member, left) = oneshot::channel();
+        self.runtime.spawn(group::receive(Arc::downgrade(core), Arc::clone(&self.io), socket, left));
+        self.groups.insert((port, mgid), member);
+        Ok(())
+    }
+
+    fn leave(&mut self, port: u8, mgid: Gid) {
+        self.groups.remove(&(port, mgid));
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

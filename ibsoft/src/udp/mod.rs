@@ -9,6 +9,7 @@ mod address;
 mod backoff;
 mod capture;
 mod counters;
+mod group;
 mod icrc;
 mod intake;
 mod link;
@@ -126,7 +127,7 @@ impl SoftDevice {
     fn start(config: Config, io: Io, mtu: Mtu, runtime: &tokio::runtime::Handle) -> Self {
         let (open, closed) = watch::channel(());
         let io = Arc::new(io);
-        let link = UdpLink::new(io.clone(), mtu, closed);
+        let link = UdpLink::new(io.clone(), mtu, closed, runtime.clone());
         let now = tokio::time::Instant::now().into_std();
         let core = Arc::new(Core::new(Engine::new(config), Box::new(link), now));
         runtime.spawn(task::run(Arc::downgrade(&core), io, open));

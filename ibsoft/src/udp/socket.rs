@@ -45,7 +45,11 @@ const BUFFER_BYTES: usize = 8 << 20;
 impl RoceSocket {
     /// Binds `address`. Never connected: only so is the IPv4 Identification known in advance.
     pub(super) fn bind(address: &LocalAddress, port: u16) -> Result<Self, DeviceError> {
-        let socket = open(address, port).map_err(|error| refusal(error, port))?;
+        Self::new(open(address, port).map_err(|error| refusal(error, port))?)
+    }
+
+    /// One that is bound.
+    pub(super) fn new(socket: Socket) -> Result<Self, DeviceError> {
         let os = |error| DeviceError::os("setting up a RoCEv2 socket", error);
         let socket = Watched::new(socket).map_err(os)?;
         let state = UdpSocketState::new((&socket).into()).map_err(os)?;
@@ -126,10 +130,15 @@ fn open(address: &LocalAddress, port: u16) -> io::Result<Socket> {
         Socket::new(Domain::for_address(address.socket_addr(port)), Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_nonblocking(true)?;
     match address.ip {
-        IpAddr::V4(_) => socket.set_ttl_v4(UdpHeader::ROCE_HOP_LIMIT.into())?,
+        IpAddr::V4(ip) => {
+            socket.set_ttl_v4(UdpHeader::ROCE_HOP_LIMIT.into())?;
+            // What goes to groups leaves by the interface of this address, and stays in its network.
+            socket.set_multicast_if_v4(&ip)?;
+        }
         IpAddr::V6(_) => {
             socket.set_only_v6(true)?;
             socket.set_unicast_hops_v6(UdpHeader::ROCE_HOP_LIMIT.into())?;
+            socket.set_multicast_if_v6(address.interface)?;
             #[cfg(target_os = "linux")]
             ibcm_sys::socket::set_no_check6_rx(std::os::fd::AsFd::as_fd(&socket))?;
         }

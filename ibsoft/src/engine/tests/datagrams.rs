@@ -348,3 +348,43 @@ fn a_draining_qp_sends_nothing() {
     dut.transmit().unwrap();
     dut.transmit().unwrap();
 }
+
+/// Two QPs in a group, one with another Q_Key: one copy, and the group in the GRH area.
+#[test]
+fn hca_t59_a_copy_to_each_member_with_the_right_key() {
+    let mut dut = Dut::new(roce_port("10.77.0.2"));
+    let (cq, group) = (dut.engine.create_cq(16).unwrap(), "239.1.1.1".parse().unwrap());
+    let other = dut.engine.create_qp(&QpCreate::new(QpType::Ud, cq, 8, 8)).unwrap();
+    assert_eq!(dut.engine.attach(other, group).unwrap_err().to_string(), "not possible in QP state RESET");
+    dut.engine.modify(other, Transition::Init(Init { qkey: QKey(0x99), ..INIT })).unwrap();
+    dut.engine.modify(other, Transition::DatagramRtr).unwrap();
+    assert_eq!(dut.engine.attach(dut.qpn, group).unwrap(), (1, true));
+    assert_eq!(dut.engine.attach(other, group).unwrap(), (1, false));
+    for qpn in [dut.qpn, other] {
+        dut.engine.post_recv(qpn, &mut one(recv(1, 100))).unwrap();
+    }
+    let mut net = roce_net("10.77.0.1", "10.77.0.2");
+    net.route.as_mut().unwrap().dgid = group;
+    let bytes = dut.packet(|bth| bth.dest_qp = Qpn::MULTICAST, 0x1234, b"to all");
+    dut.deliver(&net, &bytes);
+    let completion = dut.completion().unwrap();
+    assert_eq!(completion.sg[0][GrhArea::LEN..GrhArea::LEN + 6], *b"to all");
+    assert_eq!(completion.sg[0][36..40], [239, 1, 1, 1]);
+    let from = completion.from.unwrap();
+    assert_eq!(from.grh.unwrap().dgid, net.route.unwrap().sgid);
+    let mut none = Vec::new();
+    assert_eq!((dut.engine.poll_cq(cq, &mut none, 1), dut.engine.counters().drop_qkey), (0, 1));
+
+    // A unicast QP number does not go with the address of a group, nor the other way round.
+    let bytes = dut.packet(|_| {}, 0x1234, b"x");
+    dut.deliver(&net, &bytes);
+    assert_eq!(dut.engine.counters().drop_address, 1);
+    let bytes = dut.packet(|bth| bth.dest_qp = Qpn::MULTICAST, 0x1234, b"x");
+    dut.deliver(&roce_net("10.77.0.1", "10.77.0.2"), &bytes);
+    assert_eq!(dut.engine.counters().drop_multicast, 1);
+    assert_eq!(dut.engine.detach(dut.qpn, group), None);
+    drop(dut.engine.destroy_qp(other));
+    dut.deliver(&net, &bytes);
+    assert_eq!(dut.engine.counters().drop_multicast, 2);
+    assert!(dut.engine.attach(dut.qpn, "10.0.0.1".parse().unwrap()).is_err());
+}

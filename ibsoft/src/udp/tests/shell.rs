@@ -306,7 +306,7 @@ async fn a_flood_leaves_other_tasks_their_turn() {
     let io = Arc::new(Io::new(vec![socket(16, 1)], None, UdpHeader::ROCE_PORT));
     let sockets = io.sockets();
     let (open, closed) = watch::channel(());
-    let link = UdpLink::new(io.clone(), Mtu::B1024, closed);
+    let link = UdpLink::new(io.clone(), Mtu::B1024, closed, tokio::runtime::Handle::current());
     let core = Arc::new(Core::new(Engine::new(config(16)), Box::new(link), Instant::now()));
     let mut task = pin!(task::run(Arc::downgrade(&core), io, open));
     let device = SoftDevice::new(core);
