@@ -85,12 +85,11 @@ impl Wait {
     /// Nothing for what is not answered by a response: CM messages, traps and reports, responses, and what RMPP says of
     /// segments.
     pub(super) fn of(mad: &[u8; MAD_LEN]) -> Option<Self> {
-        const SA: u8 = 3;
         const RMPP_DATA: u8 = 1;
-        let (class, method, rmpp_type) = (MgmtClass(mad[1]), mad[3], mad[25]);
-        let unanswered = [Method::SEND.0, 5, 6, 7]; // Trap, Report, TrapRepress
-        let is_request = class != MgmtClass::CM && method & 0x80 == 0 && !unanswered.contains(&method);
-        let speaks_of_segments = class.0 == SA && rmpp_type > RMPP_DATA;
+        let (class, method, rmpp_type) = (MgmtClass(mad[1]), Method(mad[3]), mad[25]);
+        let unanswered = [Method::SEND, Method::TRAP, Method::REPORT, Method::TRAP_REPRESS];
+        let is_request = class != MgmtClass::CM && !method.is_response() && !unanswered.contains(&method);
+        let speaks_of_segments = class == MgmtClass::SA && rmpp_type > RMPP_DATA;
         (is_request && !speaks_of_segments).then_some(Self::RESPONSE)
     }
 }

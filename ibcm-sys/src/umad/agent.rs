@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -15,6 +16,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::abi::{self, NoMad, PACKET};
 use super::lane::Lanes;
+use crate::LinuxError;
 use crate::counters::{Counters, count};
 use crate::events::{Events, GoneWatch};
 use crate::fd::readable;
@@ -43,8 +45,8 @@ impl UmadAgent {
     ) -> Result<Self, DeviceError> {
         let path = super::path(device, spec.port)?;
         let nonblock = OFlags::NONBLOCK.bits() as i32;
-        let file =
-            OpenOptions::new().read(true).write(true).custom_flags(nonblock).open(&path).map_err(opening)?;
+        let file = OpenOptions::new().read(true).write(true).custom_flags(nonblock).open(&path);
+        let file = file.map_err(|error| opening(&path, error))?;
         let id = abi::register(&file, spec).map_err(|errno| match errno {
             Errno::INVAL => DeviceError::InUse {
                 what: if spec.class == MgmtClass::CM { "management class 7 (CM)" } else { "the management class" },
@@ -57,7 +59,7 @@ impl UmadAgent {
             MgmtClass::CM => Lanes::open(&path, counters),
             _ => Lanes::of_receiver(file.clone(), id, counters),
         };
-        let lanes = lanes.map_err(opening)?;
+        let lanes = lanes.map_err(|error| opening(&path, error))?;
         // SAFETY: a file keeps its descriptor.
         let receive = unsafe { readable(file) }?;
         let gone = [GoneWatch::new(events), GoneWatch::new(events)];
@@ -65,14 +67,16 @@ impl UmadAgent {
     }
 }
 
-fn opening(error: io::Error) -> DeviceError {
+fn opening(path: &Path, error: io::Error) -> DeviceError {
+    const WHAT: &str = "open the port's MAD device";
     match error.kind() {
         io::ErrorKind::PermissionDenied => DeviceError::Permission {
             need: "read and write access to /dev/infiniband/umad*: run as root, or add a udev rule for the files",
         },
         // The driver of a file that is there without its device.
         _ if matches!(Errno::from_io_error(&error), Some(Errno::NXIO | Errno::NODEV)) => DeviceError::Gone,
-        _ => DeviceError::os("open the port's MAD device", error),
+        io::ErrorKind::NotFound => LinuxError::NoFile { path: path.display().to_string() }.met(WHAT),
+        _ => DeviceError::os(WHAT, error),
     }
 }
 

@@ -111,3 +111,57 @@ async fn more_than_the_window_arrives_in_order() {
     let ((), mads) = tokio::join!(within("room", send), receive(&*agent, 400));
     assert_eq!(mads.iter().map(low_tid).collect::<Vec<_>>(), (0..400).collect::<Vec<_>>());
 }
+
+const SA: AgentSpec = AgentSpec { port: 1, class: MgmtClass::SA, class_version: 2, methods: &[] };
+
+/// A Get of ClassPortInfo over IPv6, where rxe's responses find their requests (spec/sa.md 2.8).
+fn get(device: &LinuxDevice, to: &str, tid: u64) -> OutgoingMad {
+    let mut get = mad(device, HERE, tid);
+    get.mad[..4].copy_from_slice(&[1, 3, 2, 1]);
+    get.mad[16..18].copy_from_slice(&[0, 1]);
+    get.to.av = av_from(device, "fd77::1", to);
+    get
+}
+
+/// Here nobody serves the class, and the kernel says so itself: Get responses with status 0x000C.
+#[tokio::test]
+#[ignore = "needs rxe0"]
+async fn a_response_comes_to_who_has_asked() {
+    let device = rxe0().await;
+    let (agent, cm) = (device.open_agent(SA).unwrap(), device.open_agent(CM).unwrap());
+    let mut batch: VecDeque<_> = (1..=3).map(|tid| get(&device, "fd77::1", tid)).collect();
+    agent.send(&mut batch).unwrap();
+    let mut responses = receive(&*agent, 3).await;
+    responses.sort_by_key(low_tid);
+    for (response, tid) in responses.iter().zip(1..) {
+        assert_eq!((response.mad[3], &response.mad[4..6], low_tid(response)), (0x81, &[0, 0x0c][..], tid));
+    }
+    let mut none = Vec::new();
+    let nothing = poll_fn(|cx| Poll::Ready(cm.poll_recv(cx, &mut none, 1).is_pending()));
+    assert!(nothing.await);
+    // Who asks once more with the same transaction ID asks again: the first time is over.
+    agent.send(&mut VecDeque::from([get(&device, "fd77::1", 3)])).unwrap();
+    assert_eq!(low_tid(&receive(&*agent, 1).await[0]), 3);
+}
+
+/// The kernel asks five times within five seconds, and then gives the request back.
+#[tokio::test]
+#[ignore = "needs rxe0"]
+async fn a_request_without_response_is_counted() {
+    let device = rxe0().await;
+    let agent = device.open_agent(SA).unwrap();
+    agent.send(&mut VecDeque::from([get(&device, "fd77::2", 9)])).unwrap();
+    // One that is sent again meanwhile is no second one.
+    agent.send(&mut VecDeque::from([get(&device, "fd77::2", 9)])).unwrap();
+    let mut none = Vec::new();
+    let mut ticks = tokio::time::interval(Duration::from_millis(50));
+    within("end of the request", async {
+        while counter(&device, "mads_unanswered") == 0 {
+            let read = poll_fn(|cx| Poll::Ready(agent.poll_recv(cx, &mut none, 4).is_pending()));
+            assert!(read.await);
+            ticks.tick().await;
+        }
+    })
+    .await;
+    assert_eq!((counter(&device, "mads_sent"), counter(&device, "mads_malformed")), (2, 0));
+}
