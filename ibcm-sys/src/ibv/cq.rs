@@ -179,14 +179,14 @@ impl Cq {
             let mut taken: Vec<_> = works
                 .into_iter()
                 .map(|work| {
-                    qp.places(work.op).give(1);
+                    qp.places(work.op).give();
                     left.handles.extend(work.ah);
                     work.sg
                 })
                 .collect();
             for (completion, of) in std::mem::take(&mut state.ready) {
                 if Arc::ptr_eq(&of, qp) {
-                    qp.places(completion.op).give(1);
+                    qp.places(completion.op).give();
                     taken.push(completion.sg);
                 } else {
                     state.ready.push_back((completion, of));
@@ -227,7 +227,7 @@ impl Cq {
             self.reap(&mut state, max, &mut left);
             let taken = max.min(state.ready.len());
             out.extend(state.ready.drain(..taken).map(|(completion, qp)| {
-                qp.places(completion.op).give(1);
+                qp.places(completion.op).give();
                 completion
             }));
             taken
@@ -262,11 +262,11 @@ impl Cq {
 
     fn complete(&self, wc: &ibv_wc, mut work: Work, state: &mut State, left: &mut Leftovers) {
         left.handles.extend(work.ah.take());
-        if wc.status != 0 && !work.qp.has_failed() {
+        if wc.status != 0 && !work.qp.note_failed() {
             left.failed.push(work.qp.qpn);
         }
         if wc.status == 0 && !work.is_signaled {
-            work.qp.places(work.op).give(1);
+            work.qp.places(work.op).give();
             left.works.push(work);
             return;
         }

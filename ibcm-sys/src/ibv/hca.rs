@@ -276,11 +276,11 @@ impl Hca {
                 self.gids.lock().unwrap_or_else(PoisonError::into_inner).remove(&port);
                 true
             }
-            DeviceEvent::QpError(qpn) => self.queue_pair(qpn).is_some_and(|qp| !qp.has_failed()),
+            DeviceEvent::QpError(qpn) => self.queue_pair(qpn).is_some_and(|qp| !qp.note_failed()),
             // They say more than a completion does.
             DeviceEvent::QpRequestError(qpn) | DeviceEvent::QpAccessError(qpn) => {
                 if let Some(qp) = self.queue_pair(qpn) {
-                    qp.has_failed();
+                    qp.note_failed();
                 }
                 true
             }

@@ -132,7 +132,7 @@ impl Shared {
     }
 
     /// Notes that it is in the error state; true if that was known.
-    pub(super) fn has_failed(&self) -> bool {
+    pub(super) fn note_failed(&self) -> bool {
         self.failed.swap(true, Ordering::AcqRel)
     }
 
@@ -278,7 +278,7 @@ impl Qp {
                 true
             }
             // Before the change: what it flushes has not failed by itself.
-            State::Error => self.shared.has_failed(),
+            State::Error => self.shared.note_failed(),
             _ => true,
         };
         // SAFETY: the queue pair lives while `self` does; the attributes are read during the call only.
@@ -362,7 +362,7 @@ impl Qp {
     fn refused(&self, from: State, error: DeviceError) -> DeviceError {
         let is_error = || self.query().is_ok_and(|attr| attr.qp_state == ibv_qp_state::IBV_QPS_ERR);
         if from != State::Error && matches!(error, DeviceError::Os { .. }) && is_error() {
-            self.shared.has_failed();
+            self.shared.note_failed();
             return DeviceError::State { state: State::Error.name() };
         }
         error
@@ -417,7 +417,7 @@ impl Qp {
                     ops.push(op);
                 }
                 Err(error) => {
-                    self.shared.send_places.give(1);
+                    self.shared.send_places.give();
                     stopped = Err(error);
                     break;
                 }
@@ -452,7 +452,7 @@ impl Qp {
         let first = raws.iter().position(|raw| std::ptr::eq(raw, refused)).unwrap_or(raws.len());
         for (raw, (op, flags)) in raws.iter().zip(asked).skip(first).rev() {
             if let Some(Work { id, sg, .. }) = self.send.cq().take(raw.wr_id) {
-                self.shared.send_places.give(1);
+                self.shared.send_places.give();
                 work.push_front(SendWr { id, op, sg, flags });
             }
         }
@@ -530,7 +530,7 @@ impl Qp {
         if *self.state() == State::Reset {
             return;
         }
-        self.shared.has_failed();
+        self.shared.note_failed();
         let Ok((mut attr, mask)) = attr::transition(self.shared.kind, &Transition::Error) else { return };
         // SAFETY: the queue pair lives while `self` does; the attributes are read during the call only.
         if unsafe { rdma_sys::ibv_modify_qp(self.raw.get(), &raw mut attr, mask.0 as i32) } != 0 {

@@ -46,8 +46,8 @@ impl Places {
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
-    pub(super) fn give(&self, count: u32) {
-        self.used.fetch_sub(count, Ordering::Relaxed);
+    pub(super) fn give(&self) {
+        self.used.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -250,7 +250,7 @@ pub(super) fn post_receives(
     let first = raws.iter().position(|raw| std::ptr::eq(raw, refused)).unwrap_or(raws.len());
     for raw in raws[first..].iter().rev() {
         if let Some((id, sg)) = take(raw.wr_id) {
-            places.give(1);
+            places.give();
             work.push_front(RecvWr { id, sg });
         }
     }
