@@ -151,7 +151,7 @@ fn without_ib_cm() -> Vec<Case> {
         test("rxe0", "device_leaves_nothing", "drops::"),
         test("rxe0", "device_names_what_is_wrong", "bad_states::a"),
         Case::new("verbs_device_without_rights", "unprivileged.sh", &[]),
-        Case::new("verbs_device_under_valgrind", "valgrind.sh", &[]).limit(300),
+        Case::new("verbs_device_under_valgrind", "valgrind.sh", &[]).limit(600),
         test("verbs", "cm_connection_from_the_soft_hca_to_rxe0_v4", "soft_hca_connects_to_rxe0_v4"),
         test("verbs", "cm_connection_from_the_soft_hca_to_rxe0_v6", "soft_hca_connects_to_rxe0_v6"),
         test("verbs", "cm_connection_from_rxe0_to_the_soft_hca_v4", "rxe0_connects_to_soft_hca_v4"),
