@@ -17,6 +17,7 @@ mod simulation {
     pub mod journal;
     pub mod judge;
     pub mod passive;
+    pub mod peers;
     pub mod plan;
     pub mod records;
     pub mod run;
@@ -90,6 +91,23 @@ fn whole_hcas_on_a_bad_network_3_of_4() {
 #[test]
 fn whole_hcas_on_a_bad_network_4_of_4() {
     shard(3);
+}
+
+/// Programs that ask for each other, one way and the other.
+#[test]
+fn peers_on_a_bad_network() {
+    let mut total = simulation::peers::Outcomes::default();
+    for seed in run::seeds() {
+        let got = simulation::peers::simulate(seed).unwrap_or_else(|report| panic!("{report}"));
+        total.met += got.met;
+        total.listener += got.listener;
+        total.gave_up += got.gave_up;
+        total.unreachable += got.unreachable;
+        total.rejected += got.rejected;
+    }
+    eprintln!("{total:?}");
+    let all = [total.met / 20, total.listener, total.gave_up, total.unreachable, total.rejected];
+    assert!(run::is_chosen() || all.iter().all(|&count| count > 50), "{total:?}");
 }
 
 /// Nothing but the seed decides: not the order of a map, not the time of day.

@@ -21,7 +21,7 @@ const ENOUGH: usize = 3;
 const LINES: usize = 400;
 
 /// Which seeds to run: `SEED=1234` is one, `SEED=100..200` a range, `SEEDS=100000` the first so many.
-fn seeds() -> Range<u64> {
+pub fn seeds() -> Range<u64> {
     let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("{text:?} is not a seed"));
     let Ok(one) = std::env::var("SEED") else {
         return 0..std::env::var("SEEDS").map_or(SEEDS, |count| number(&count));
