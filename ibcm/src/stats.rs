@@ -132,7 +132,8 @@ counters! {
         requests_withdrawn,
         /// Requests for IP listeners without a proper IP header, which were rejected.
         requests_malformed,
-        /// MADs that were under way to a port when the device was removed or the HCA closed.
+        /// MADs to a port that was down, and those that were under way to one when the device was removed or the HCA
+        /// closed.
         mads_unsent,
         /// MADs that could not be written to the pcap file ([`Open::pcap`](crate::Open::pcap)), at least so many.
         mads_uncaptured,

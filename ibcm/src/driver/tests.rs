@@ -183,3 +183,21 @@ async fn what_a_device_does_not_send_any_more_is_counted() {
     assert_eq!((engine.phase, engine.endpoint.state(conn)), (Phase::Gone, None));
     assert_eq!(engine.endpoint.count(State::ReqSent), 0);
 }
+
+/// Nor is it sent later: the engine sends again what it wants answered.
+#[tokio::test(start_paused = true)]
+async fn a_port_that_is_down_sends_nothing() {
+    let mut rig = Rig::new().await;
+    rig.give_room(1, 10);
+    rig.connect(1);
+    let port = rig.ports[0].clone();
+    rig.shared.engine().endpoint.update_port(LocalPort { active: false, ..port.clone() });
+    rig.run();
+    assert_eq!((rig.sent(1), rig.shared.counters.mads_unsent.load(Ordering::Relaxed)), (0, 1));
+    rig.shared.engine().endpoint.update_port(port);
+    rig.run();
+    assert_eq!(rig.sent(1), 0);
+    rig.connect(1);
+    rig.run();
+    assert_eq!(rig.sent(1), 1);
+}
