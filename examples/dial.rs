@@ -12,16 +12,16 @@
 use std::error::Error;
 use std::time::Duration;
 
-use ibcm::{ConnectError::*, Connection, Gid, Hca, RejReason, Retry, ServiceId};
+use ibcm::{ConnectError::*, Connection, Gid, RejReason, Retry, ServiceId};
 
 const SID: ServiceId = ServiceId::new(0x1000_0000_0000_0001);
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let mut args = std::env::args().skip(1);
-    let target: Gid = args.next().ok_or("usage: dial GID [SECONDS]")?.parse()?;
-    let deadline = Duration::try_from_secs_f64(args.next().as_deref().unwrap_or("5").parse()?)?;
-    let hca = Hca::open_default().await?; // IBCM_DEVICE names another one
+    let (device, words) = examples::arguments();
+    let target: Gid = words.first().ok_or("usage: dial [--device NAME] GID [SECONDS]")?.parse()?;
+    let deadline = Duration::try_from_secs_f64(words.get(1).map_or("5", String::as_str).parse()?)?;
+    let hca = examples::open(device.as_deref()).await?; // without a name that of IBCM_DEVICE, or the only one
     let path = hca.path_to(target).service_id(SID).await?;
     let connect = Connection::connect(path).private_data(b"BD\x02\x20"); // protocol version 2, depth 32
     match connect.deadline(deadline).retry(Retry::backoff()).await {

@@ -1,7 +1,8 @@
 //! HTTP/1.1 over a connection: hyper at both ends.
 //!
 //! ```text
-//! cargo run --release --example http
+//! cargo run --release --example http                      on two software HCAs
+//! cargo run --release --example http -- --device NAME     on this device, for both ends
 //! ```
 //!
 //! hyper asks for no more than tokio's `AsyncRead` and `AsyncWrite`. Several requests go over one connection; the
@@ -19,7 +20,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use ibcm::{Connection, Hca, Listener, ServiceId};
+use ibcm::{Connection, Listener, ServiceId};
 
 const SID: ServiceId = ServiceId::new(0x1000_0000_0000_0050);
 
@@ -76,7 +77,7 @@ async fn fetch(
 
 #[tokio::main]
 async fn main() -> Result {
-    let (here, there) = (Hca::open("soft").await?, Hca::open("soft").await?);
+    let (here, there) = examples::both_ends(examples::arguments().0.as_deref(), None).await?;
     let serving = tokio::spawn(serve(Listener::bind(SID).device(&there).await?));
     let path = here.path_to(there.gid()).service_id(SID).await?;
     let stream = Connection::connect(path).await?.into_stream();

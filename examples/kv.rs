@@ -1,7 +1,8 @@
 //! A key-value store's data path: a target exposes memory, a client writes and reads it without the target's program.
 //!
 //! ```text
-//! cargo run --release --example kv
+//! cargo run --release --example kv                      on two software HCAs
+//! cargo run --release --example kv -- --device NAME     on this device, for both ends
 //! ```
 //!
 //! The client writes sixteen blocks with eight buffers, reads one back, and tells the target which block it wrote last.
@@ -33,7 +34,7 @@ async fn target(hca: Hca, listener: Listener) -> Result<(), ibcm::Error> {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let (here, there) = (Hca::open("soft").await?, Hca::open("soft").await?);
+    let (here, there) = examples::both_ends(examples::arguments().0.as_deref(), None).await?;
     let path = here.path_to(there.gid()).service_id(SID).await?;
     let target = tokio::spawn(target(there.clone(), Listener::bind(SID).device(&there).await?));
     let (conn, pool) = (&Connection::connect(path).await?, &here.pool(8, BLOCK).await?);

@@ -1,6 +1,7 @@
 //! Seeing what happens: the log, the events of ports and connections, every packet, and the counters.
 //!
 //!     cargo run --example observe -- observe.pcap
+//!     cargo run --example observe -- --device NAME     both ends on this device instead of two software HCAs
 //!
 //! The library logs with `tracing`: each connection has a span `conn` with both communication IDs, the service and the
 //! peer, in which it tells how it began and ended at level DEBUG; each CM message is an event of target `ibcm::mad` at
@@ -12,9 +13,10 @@
 #![forbid(unsafe_code)]
 
 use std::error::Error;
+use std::path::Path;
 
 use futures::StreamExt;
-use ibcm::{Connection, Hca, Listener, ServiceId};
+use ibcm::{Connection, Listener, ServiceId};
 use tracing_subscriber::EnvFilter;
 
 const SID: ServiceId = ServiceId::new(0x1000_0000_0000_0001);
@@ -25,11 +27,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         EnvFilter::try_from_default_env().or_else(|_| EnvFilter::try_new("ibcm=debug,ibcm::mad=trace"))?;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
 
-    let server = Hca::open("soft").await?;
-    let client = match std::env::args().nth(1) {
-        Some(file) => Hca::open("soft").pcap(file).await?,
-        None => Hca::open("soft").await?,
-    };
+    let (device, words) = examples::arguments();
+    let (client, server) = examples::both_ends(device.as_deref(), words.first().map(Path::new)).await?;
     let mut events = client.events();
     tokio::spawn(async move {
         while let Some(event) = events.next().await {

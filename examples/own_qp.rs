@@ -8,7 +8,7 @@
 //!
 //! The queue pairs are raw ones of the software HCA and stand for an `ibv_qp` of yours. `rdma_sys_qp`, an example of
 //! ibcm-sys, is the same program with a queue pair of rdma-sys; either may be the other end. The client sends a message, the
-//! server sends it back, the client disconnects. IBCM_DEVICE names the device.
+//! server sends it back, the client disconnects. `--device NAME` or IBCM_DEVICE names the device; one may serve both ends.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -22,10 +22,11 @@ type Result<T = ()> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 #[tokio::main]
 async fn main() -> Result {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    match &args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+    let (device, words) = examples::arguments();
+    let device = device.as_deref();
+    match &words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => {
-            let (here, there) = (Hca::open("soft").await?, Hca::open("soft").await?);
+            let (here, there) = examples::both_ends(device, None).await?;
             let listener = Listener::bind(SID).device(&there).await?;
             let peer = there.gid();
             let serving = tokio::spawn(async move { serve(&there, &listener).await });
@@ -33,13 +34,13 @@ async fn main() -> Result {
             serving.await?
         }
         ["serve"] => {
-            let hca = Hca::open_default().await?;
+            let hca = examples::open(device).await?;
             let listener = Listener::bind(SID).device(&hca).await?;
             println!("listening at {}", hca.gid());
             serve(&hca, &listener).await
         }
-        ["connect", gid] => connect(&Hca::open_default().await?, gid.parse()?).await,
-        _ => Err("usage: own_qp [serve | connect GID]".into()),
+        ["connect", gid] => connect(&examples::open(device).await?, gid.parse()?).await,
+        _ => Err("usage: own_qp [--device NAME] [serve | connect GID]".into()),
     }
 }
 

@@ -4,12 +4,12 @@
 //!     cargo run --example port                        # serves `rping -c -a ADDR -p 7174`
 //!     cargo run --example port -- ADDR:PORT           # answers `ucmatose -b ADDR -p PORT`, which sends first
 //!
-//! Set IBCM_DEVICE=soft:ADDR to face another host.
+//! `--device soft:ADDR`, or IBCM_DEVICE, to face another host.
 
 use std::error::Error;
 
 use bytes::{Buf, TryGetError};
-use ibcm::{Connection, Hca, Listener, RemoteRegion};
+use ibcm::{Connection, Listener, RemoteRegion};
 
 /// How rping says where its memory is: address, rkey, length.
 fn parse(mut advert: &[u8]) -> Result<RemoteRegion, TryGetError> {
@@ -18,8 +18,9 @@ fn parse(mut advert: &[u8]) -> Result<RemoteRegion, TryGetError> {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let hca = Hca::open_default().await?;
-    if let Some(server) = std::env::args().nth(1) {
+    let (device, words) = examples::arguments();
+    let hca = examples::open(device.as_deref()).await?;
+    if let Some(server) = words.first() {
         let conn = Connection::connect_ip(server.parse::<std::net::SocketAddr>()?).device(&hca).await?;
         while let Some(message) = conn.recv().await? {
             conn.send(message.into_buf()).await?;

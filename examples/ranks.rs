@@ -1,13 +1,15 @@
 //! A training job: a thousand ranks restart at once, and all get in. It prints a line that tells how far they are.
 //!
-//!     cargo run --release --example ranks
+//!     cargo run --release --example ranks                      on two software HCAs
+//!     cargo run --release --example ranks -- 5000              as many ranks
+//!     cargo run --release --example ranks -- --device NAME     on this device, for both ends
 #![forbid(unsafe_code)]
 
 use std::error::Error;
 use std::time::Duration;
 
 use futures::{StreamExt, future::join_all};
-use ibcm::{Connection, Hca, Listener, Overflow, Retry};
+use ibcm::{Connection, Listener, Overflow, Retry};
 
 const SID: ibcm::ServiceId = ibcm::ServiceId::new(0x1000_0000_0000_0001);
 
@@ -19,10 +21,12 @@ async fn serve(listener: Listener) {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let (here, there) = (Hca::open("soft").await?, Hca::open("soft").await?);
+    let (device, words) = examples::arguments();
+    let count = words.first().map_or("1000", String::as_str).parse()?;
+    let (here, there) = examples::both_ends(device.as_deref(), None).await?;
     let bind = Listener::bind(SID).device(&there).window(32).backlog(512).overflow(Overflow::Drop);
     tokio::spawn(serve(bind.await?));
-    let all = here.connect_all(std::iter::repeat_n((there.gid(), SID), 1000)).concurrency(64);
+    let all = here.connect_all(std::iter::repeat_n((there.gid(), SID), count)).concurrency(64);
     let mut all = all.retry(Retry::backoff()).deadline(Duration::from_secs(30));
     let mut conns = Vec::new();
     while let Some(attempt) = all.next().await {

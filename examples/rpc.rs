@@ -3,6 +3,7 @@
 //! ```text
 //! cargo run --release --example rpc                          both ends in this process, on two software HCAs
 //! cargo run --release --example rpc -- --pcap rpc.pcap       and every packet in a file, for Wireshark
+//! cargo run --release --example rpc -- --device NAME         both ends on this device
 //! RUST_LOG=debug cargo run --release --example rpc           and what happens to the connection, with its span
 //! ```
 #![forbid(unsafe_code)]
@@ -13,7 +14,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use futures::{SinkExt, StreamExt};
-use ibcm::{ByteStream, Connection, Hca, Listener, ServiceId};
+use ibcm::{ByteStream, Connection, Listener, ServiceId};
 use tokio_util::bytes::{BufMut, Bytes, BytesMut};
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 use tracing_subscriber::EnvFilter;
@@ -23,10 +24,13 @@ const SID: ServiceId = ServiceId::new(0x1000_0000_0000_0001);
 /// Calls procedures over a connection.
 #[derive(Debug, Parser)]
 struct Args {
+    /// The device of both ends; without it two software HCAs
+    #[arg(long)]
+    device: Option<String>,
     /// Length of the long call in bytes
     #[arg(long, default_value_t = 1 << 20)]
     size: usize,
-    /// Write all packets of the client's software HCA to this file, for Wireshark
+    /// Write to this file, for Wireshark: all packets of the client's software HCA, of another device the CM messages
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
 }
@@ -68,12 +72,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let args = Args::parse();
     let filter = EnvFilter::from_default_env();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
-    let open = Hca::open("soft");
-    let here = match &args.pcap {
-        Some(file) => open.pcap(file).await?,
-        None => open.await?,
-    };
-    let there = Hca::open("soft").await?;
+    let (here, there) = examples::both_ends(args.device.as_deref(), args.pcap.as_deref()).await?;
     let server = tokio::spawn(serve(Listener::bind(SID).device(&there).await?));
     let path = here.path_to(there.gid()).service_id(SID).await?;
     let mut calls = calls(Connection::connect(path).await?);

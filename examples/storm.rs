@@ -7,7 +7,7 @@
 //!                                                                 a server that is slow, and turns clients away
 //! ```
 //!
-//! Each connection carries a message there and back before all are ended. The receives are shared: a pool for each side,
+//! With `--device NAME` both ends are on that device. Each connection carries a message there and back before all are ended. The receives are shared: a pool for each side,
 //! however many connections there are. The progress bars need a terminal.
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use examples::chain;
+use examples::{both_ends, chain};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use ibcm::{Connection, Hca, IncomingRequest, Listener, Recv, Retry, ServiceId, SharedRecv};
 use indicatif::{MultiProgress, ProgressBar, ProgressState, ProgressStyle};
@@ -32,6 +32,9 @@ const MESSAGE: usize = 64;
 /// Opens many connections at once, and tells how fast that went.
 #[derive(Debug, Clone, Parser)]
 struct Args {
+    /// The device of both ends; without it two software HCAs
+    #[arg(long)]
+    device: Option<String>,
     /// How many connections to open
     #[arg(long, default_value_t = 10_000)]
     count: usize,
@@ -67,7 +70,7 @@ async fn main() -> ExitCode {
 }
 
 async fn storm(args: &Args) -> Result {
-    let (client, server) = (Hca::open("soft").await?, Hca::open("soft").await?);
+    let (client, server) = both_ends(args.device.as_deref(), None).await?;
     let bars = Bars::new(args.count);
     let bind = Listener::bind(SERVICE).device(&server).window(args.window).backlog(args.backlog);
     let listener = Arc::new(bind.await?);

@@ -1,7 +1,7 @@
 //! A storage target that an operator restarts under load: who gets in, why not, and a clean stop.
 //!
 //! ```text
-//! IBCM_DEVICE=soft:127.0.0.1 cargo run --example target
+//! cargo run --example target -- --device soft:127.0.0.1
 //! ```
 //!
 //! A request says `BD`, a version and how many commands it will have outstanding; commands are sent back as they are. A
@@ -12,7 +12,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use ibcm::{Hca, IncomingRequest, Listener, Recv, RejReason, Reject, ServiceId};
+use ibcm::{IncomingRequest, Listener, Recv, RejReason, Reject, ServiceId};
 use tokio_util::sync::CancellationToken;
 
 const SID: ServiceId = ServiceId::new(0x1000_0000_0000_0001);
@@ -31,7 +31,7 @@ async fn serve(request: IncomingRequest, depth: usize, stop: CancellationToken) 
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let hca = Hca::open_default().await?;
+    let hca = examples::open(examples::arguments().0.as_deref()).await?;
     let (listener, stop) = (Listener::bind(SID).device(&hca).backlog(256).await?, CancellationToken::new());
     println!("listening at {}", hca.gid());
     let mut ctrl_c = std::pin::pin!(tokio::signal::ctrl_c());

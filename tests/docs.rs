@@ -32,3 +32,6 @@ mod own_qp {}
 
 #[doc = include_str!("../docs/seeing.md")]
 mod seeing {}
+
+#[doc = include_str!("../docs/real-devices.md")]
+mod real_devices {}
