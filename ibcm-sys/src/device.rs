@@ -22,6 +22,10 @@ use crate::umad::UmadAgent;
 /// calls run on its blocking pool, a few at once, each with a deadline. It is closed a little after the last of what
 /// was made on it is dropped.
 ///
+/// A device that is removed (`rdma link delete`, hot-unplug, a driver that is unloaded) reports [`DeviceEvent::Gone`], wakes all who
+/// wait and flushes what is posted; calls answer [`DeviceError::Gone`]. Where the driver cannot let go of a device in use
+/// (rxe), the kernel keeps it until everything that was made on it is dropped: then only its name is free again.
+///
 /// Differences that a driver makes: a queue pair that fails reports [`DeviceEvent::QpError`] when a completion says so,
 /// so somebody has to poll; an unsignaled work request costs the device a completion, which is not handed out.
 /// Errors that tell of this machine's set-up carry a [`LinuxError`](crate::LinuxError) with the remedy.
