@@ -8,6 +8,6 @@ tests=(
   datagrams::a_posted_datagram_keeps_its_address_handle
   connections::what_can_not_be_posted_stays_with_the_caller_and_says_why
 )
-valgrind --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite --show-leak-kinds=definite \
+valgrind --suppressions="$GUEST_DIR/valgrind.supp" --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite --show-leak-kinds=definite \
   /job/rxe0 --ignored --test-threads=1 --color=never --exact "${tests[@]}" 2>&1 | tee result
 grep -q "^test result: ok\. ${#tests[@]} " result
