@@ -74,10 +74,13 @@ fn look<T>(
 ) -> Option<T> {
     slot.with(shared, |state| {
         loop {
-            let more = state.queues.as_mut().is_some_and(&mut take);
+            // What is there already needs no look at the device, which would think that nothing is left to do.
             let found = done(state);
-            if found.is_some() || !more {
+            if found.is_some() {
                 break found;
+            }
+            if !state.queues.as_mut().is_some_and(&mut take) {
+                break done(state);
             }
         }
     })

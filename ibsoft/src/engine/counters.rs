@@ -138,6 +138,8 @@ counters! {
     rnr_naks_sent,
     /// NAKs sent that end the connection.
     fatal_naks_sent,
+    /// NAKs received that end the connection.
+    fatal_naks_received,
     /// Sequence NAKs received and acted on.
     sequence_naks_received,
     /// Answers from which it followed that an earlier response was lost, so that it was asked for again.

@@ -123,6 +123,7 @@ impl Requester {
                         return Ok(());
                     }
                 };
+                shared.counters.fatal_naks_received += 1;
                 self.refused = Some((psn, status));
                 self.restart_timer(now);
             }

@@ -309,7 +309,8 @@ fn hca_t37_fatal_naks() {
              D : send 1 SUCCESS
              D : send 2 {status}
              D : send 3 WR_FLUSH_ERR
-             D ! QpError"
+             D ! QpError
+             count fatal_naks_received 1"
         ));
         assert_eq!(dut.engine.poll_timeout(), None);
     }
