@@ -4,8 +4,10 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Net, Result, SID};
-use ibcm::{ConnectError, Connection, Hca, Lid, ListenError, Listener, RejReason, ServiceId};
+use common::{Net, Result, SID, drop_after};
+use ibcm::{
+    ConnectError, Connection, Hca, Lid, ListenError, Listener, OpCause, RecvError, RejReason, ServiceId,
+};
 
 /// Who of `listeners` gets a request for this service with this private data.
 async fn asks(net: &Net, listeners: &[Listener], service_id: ServiceId, data: &[u8; 4]) -> Result<usize> {
@@ -110,4 +112,57 @@ async fn a_slow_program_with_patient_peers() -> Result {
     let error = Listener::bind(SID).device(&net.server).turnaround(Duration::ZERO).await.unwrap_err();
     assert_eq!(error.to_string(), "turnaround is 0ns, it must be more than zero");
     net.quiet().await
+}
+
+/// Binding given up at each of its polls leaves the service ID free, or the listener bound and then gone.
+#[tokio::test(start_paused = true)]
+async fn binding_and_accepting_dropped_at_each_poll() -> Result {
+    let net = Net::new(1).await?;
+    for polls in 0..4 {
+        let bind = Listener::bind(SID).device(&net.server).discriminator(0, b"x");
+        drop(drop_after(polls, bind).await);
+        let again = Listener::bind(SID).device(&net.server).discriminator(0, b"x").await?;
+        // An accept that is dropped has lost no request.
+        let path = net.client.path_to(net.server.gid()).service_id(SID).await?;
+        let dialing = tokio::spawn(Connection::connect(path).private_data(b"x"));
+        drop(drop_after(polls, again.accept()).await);
+        if polls > 0 {
+            tokio::task::yield_now().await;
+        }
+        match tokio::time::timeout(Duration::from_secs(1), again.accept()).await {
+            Ok(request) => drop(request?.accept().await?),
+            // The dropped future had it in hand already, as its result.
+            Err(_) => assert!(polls > 1, "a request is lost"),
+        }
+        drop(dialing.await?);
+    }
+    net.quiet().await
+}
+
+/// What is left of a connection and of a listener when both are over: handles that say so.
+#[tokio::test(start_paused = true)]
+async fn handles_that_outlive_what_they_are_of() -> Result {
+    let net = Net::new(1).await?;
+    let listener = net.listen().await?;
+    let path = net.client.path_to(net.server.gid()).service_id(SID).await?;
+    let dialing = tokio::spawn(Connection::connect(path));
+    let conn = listener.accept().await?.accept().await?;
+    let dialed = dialing.await??;
+    dialed.disconnect().await;
+    net.client.wait_idle().await;
+    net.server.wait_idle().await;
+    for gone in [&conn, &dialed] {
+        let error = gone.send_copy(b"late").await.err().ok_or("sent on a connection that is over")?;
+        assert!(matches!(error.cause, OpCause::Closed), "{error:?}");
+        assert_eq!(gone.local_qpn(), None);
+        let first = gone.disconnect().await;
+        assert_eq!(first.to_string(), gone.closed().await.to_string());
+    }
+    assert!(conn.recv().await?.is_none());
+    assert!(matches!(dialed.recv().await, Err(RecvError::Closed)));
+    net.server.close().await;
+    assert!(matches!(listener.accept().await, Err(ListenError::Closed)));
+    listener.close().await;
+    assert!(matches!(Listener::bind(SID).device(&net.server).await, Err(ListenError::Closed)));
+    Ok(())
 }
