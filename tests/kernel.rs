@@ -10,6 +10,27 @@ use std::time::Duration;
 use libtest_mimic::{Arguments, Failed, Trial};
 use tests::guest::{self, Case, Config, Machine, Target};
 
+/// What runs beside the kernel's own connection manager.
+const CM_TARGETS: &[Target] = &[example("rping")];
+
+/// What runs where class 7 is free.
+const UMAD_TARGETS: &[Target] = &[
+    Target::Test { package: "ibcm-sys", name: "rxe0", feature: "verbs" },
+    Target::Test { package: "tests", name: "verbs", feature: "verbs" },
+    Target::Test { package: "tests", name: "conformance", feature: "verbs" },
+    Target::Example { package: "ibcm-sys", name: "rdma_sys_qp", feature: Some("verbs") },
+    example("devinfo"),
+    example("dial"),
+    example("echo"),
+    example("http"),
+    example("kv"),
+    example("observe"),
+    example("own_qp"),
+    example("port"),
+    example("rping"),
+    example("target"),
+];
+
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1); // one guest, one case at a time
@@ -20,7 +41,7 @@ fn main() -> ExitCode {
         setup: "setup-cm.sh",
         variables: vec![("PEER", env!("CARGO_BIN_EXE_guest-peer").into())],
         helpers: &["cm_peer"],
-        targets: &[Target::Example { package: "examples", name: "rping", feature: None }],
+        targets: CM_TARGETS,
         limit: Duration::from_secs(1200),
     });
     let umad = machine(Config {
@@ -28,13 +49,7 @@ fn main() -> ExitCode {
         setup: "setup-umad.sh",
         variables: Vec::new(),
         helpers: &[],
-        targets: &[
-            Target::Test { package: "ibcm-sys", name: "rxe0", feature: "verbs" },
-            Target::Test { package: "tests", name: "verbs", feature: "verbs" },
-            Target::Test { package: "tests", name: "conformance", feature: "verbs" },
-            Target::Example { package: "ibcm-sys", name: "rdma_sys_qp", feature: Some("verbs") },
-            Target::Example { package: "examples", name: "own_qp", feature: None },
-        ],
+        targets: UMAD_TARGETS,
         limit: Duration::from_secs(1800),
     });
     let mut trials = vec![
@@ -59,6 +74,10 @@ fn main() -> ExitCode {
     }
     let trials = trials.into_iter().map(|trial| trial.with_ignored_flag(left_out)).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+const fn example(name: &'static str) -> Target {
+    Target::Example { package: "examples", name, feature: Some("verbs") }
 }
 
 /// The kernel with itself: that the guest is what the other cases take it for.
@@ -159,6 +178,12 @@ fn without_ib_cm() -> Vec<Case> {
         test("verbs", "cm_connections_at_once", "many_connections_at_once").limit(120),
         test("verbs", "cm_refusals", "refuses"),
         test("verbs", "cm_keepalives", "kept_alive"),
+        test("verbs", "cm_without_rtu", "stands_for_the_rtu"),
+        test("verbs", "cm_gids", "gids_come_and_vanish"),
+        test("verbs", "cm_link_down", "link_goes_down_and_comes_back").limit(120),
+        Case::new("examples_on_rxe0", "examples.sh", &[]).limit(120),
+        Case::new("examples_with_an_end_on_rxe0", "examples_apart.sh", &["10.77.0.1", "10.77.0.2"])
+            .limit(180),
         conformance("cancel"),
         own_qp("rdma_sys_connects_v4", "10.77.0.1", "10.77.0.2", "rdma_sys"),
         own_qp("rdma_sys_connects_v6", "fd77::1", "fd77::2", "rdma_sys"),
