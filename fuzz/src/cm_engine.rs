@@ -3,13 +3,14 @@
 //! An input is a list of operations; see `World::step`. However it goes, each connection sees one final event at
 //! most and is released once, and once all are aborted nothing is left after a bounded time.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use ibcm::proto::message::{Attribute, Eecn};
+use ibcm::proto::message::{Ari, Attribute, Eecn, Message, SidrRep, SidrReq, SidrStatus, VendorId};
 use ibcm::proto::{
-    Accept, Config, ConnHandle, Connect, Disconnect, Discriminator, Endpoint, Event, Listen, ListenerId,
-    LocalCa, LocalPort, Path, RdEnd, Reject, Transport, Transports,
+    Accept, CommandError, Config, ConnHandle, Connect, Disconnect, Discriminator, Endpoint, Event, Listen,
+    ListenerId, LocalCa, LocalPort, Path, RdEnd, Reject, SidrAnswer, SidrEvent, SidrHandling, SidrQuery,
+    SidrQueryHandle, SidrRequestHandle, SidrServe, SidrServiceId, Transport, Transports,
 };
 use ibdev::{
     DeviceAttr, GidEntry, GidKind, GlobalRoute, LinkLayer, MAD_LEN, MadSource, OutgoingMad, PortAttr,
@@ -32,6 +33,8 @@ const RD: RdEnd = RdEnd { eecn: Eecn::truncate(0x77), qkey: QKey(7) };
 const LOCAL_ID: usize = MadHeader::LEN;
 const REMOTE_ID: usize = MadHeader::LEN + 4;
 const SERVICE_ID: usize = MadHeader::LEN + 8;
+/// Where the service ID stands in a SIDR_REP.
+const REP_SERVICE_ID: usize = MadHeader::LEN + 12;
 /// Sent MADs that are remembered, to be sent back.
 const REMEMBERED: usize = 8;
 
@@ -45,6 +48,8 @@ mod fix {
     pub(super) const SERVICE: u8 = 1 << 2;
     /// The header of a CM message.
     pub(super) const HEADER: u8 = 1 << 3;
+    /// The ID of the last query that was sent, and its service where a SIDR_REP has it.
+    pub(super) const QUERY: u8 = 1 << 4;
 }
 
 /// The target.
@@ -62,6 +67,7 @@ pub fn run(bytes: &[u8]) {
         world.wind_down();
     }
     assert_eq!(world.ep.connections(), 0);
+    assert!(world.queries.is_empty());
     assert!(world.conns.values().all(|conn| conn.is_released || conn.is_detached));
 }
 
@@ -79,6 +85,9 @@ struct World {
     is_roce: bool,
     listener: Option<ListenerId>,
     conns: BTreeMap<ConnHandle, Seen>,
+    queries: BTreeSet<SidrQueryHandle>,
+    requests: Vec<SidrRequestHandle>,
+    service: Option<SidrServiceId>,
     sent: VecDeque<OutgoingMad>,
     next_qpn: u32,
 }
@@ -97,6 +106,9 @@ impl World {
             is_roce,
             listener,
             conns: BTreeMap::new(),
+            queries: BTreeSet::new(),
+            requests: Vec::new(),
+            service: None,
             sent: VecDeque::new(),
             next_qpn: 0x100,
         }
@@ -104,7 +116,7 @@ impl World {
 
     /// One operation: its number, then what it needs.
     fn step(&mut self, input: &mut Input<'_>) {
-        match input.byte() % 16 {
+        match input.byte() % 20 {
             0 | 1 => self.deliver(input),
             2 => {
                 let at = input.below(REMEMBERED);
@@ -174,6 +186,19 @@ impl World {
                 self.timeout();
             }
             14 => self.ep.update_port(port(self.is_roce, input.byte() & 1 == 0)),
+            16 => self.query(input),
+            17 => {
+                let at = input.below(self.queries.len().max(1));
+                if let Some(query) = self.queries.iter().nth(at).copied() {
+                    self.ep.sidr_cancel(query);
+                    self.queries.remove(&query);
+                }
+            }
+            18 => self.answer(input),
+            19 => match self.service.take() {
+                Some(service) => self.ep.sidr_unserve(service),
+                None => self.service = self.ep.sidr_serve(service(input.byte())).ok(),
+            },
             _ => match self.listener.take() {
                 Some(listener) => self.ep.unlisten(listener),
                 None => self.listener = self.ep.listen(listen(input)).ok(),
@@ -188,7 +213,7 @@ impl World {
         let len = input.u16() % (MAD_LEN as u16 + 1);
         let mut bytes = mad::padded(input.bytes(len.into()));
         if fixes & fix::HEADER != 0 {
-            let attribute = Attribute(Attribute::REQ.0 + u16::from(bytes[17] % 8));
+            let attribute = Attribute(Attribute::REQ.0 + u16::from(bytes[17] % 9));
             let mut header = MadHeader::new(
                 MgmtClass::CM,
                 2,
@@ -211,24 +236,19 @@ impl World {
         if fixes & fix::SERVICE != 0 {
             bytes[SERVICE_ID..SERVICE_ID + 8].copy_from_slice(&SERVICE.0.to_be_bytes());
         }
+        let is_query = |mad: &&OutgoingMad| mad.mad[17] == Attribute::SIDR_REQ.0 as u8;
+        if fixes & fix::QUERY != 0
+            && let Some(query) = self.sent.iter().find(is_query)
+        {
+            bytes[LOCAL_ID..LOCAL_ID + 4].copy_from_slice(&query.mad[LOCAL_ID..LOCAL_ID + 4]);
+            bytes[REP_SERVICE_ID..REP_SERVICE_ID + 8].copy_from_slice(&SERVICE.0.to_be_bytes());
+        }
         self.ep.handle_mad(self.now, &from, &bytes);
     }
 
     fn connect(&mut self, input: &mut Input<'_>) {
-        let record = PathRecord {
-            dgid: gid(self.is_roce, 1 + input.byte() % 2),
-            sgid: gid(self.is_roce, 0),
-            dlid: lid(self.is_roce, 1),
-            slid: lid(self.is_roce, 0),
-            hop_limit: if self.is_roce { 64 } else { 0 },
-            reversible: true,
-            pkey: PKey::DEFAULT,
-            mtu: Mtu::B1024,
-            rate: Rate::GBPS_100,
-            packet_life_time: TimeCode::truncate(14).into(),
-            ..PathRecord::default()
-        };
-        let mut connect = Connect::new(Path { port: PORT, record }, SERVICE, self.qpn());
+        let path = self.path(1 + input.byte() % 2);
+        let mut connect = Connect::new(path, SERVICE, self.qpn());
         connect.max_cm_retries = input.byte() % 17;
         connect.response_timeout = TimeCode::truncate(input.byte());
         connect.deadline = self.deadline(input);
@@ -241,6 +261,49 @@ impl World {
         };
         if let Ok(conn) = made {
             self.conns.insert(conn, Seen::default());
+        }
+    }
+
+    fn path(&self, host: u8) -> Path {
+        let record = PathRecord {
+            dgid: gid(self.is_roce, host),
+            sgid: gid(self.is_roce, 0),
+            dlid: lid(self.is_roce, 1),
+            slid: lid(self.is_roce, 0),
+            hop_limit: if self.is_roce { 64 } else { 0 },
+            reversible: true,
+            pkey: PKey::DEFAULT,
+            mtu: Mtu::B1024,
+            rate: Rate::GBPS_100,
+            packet_life_time: TimeCode::truncate(14).into(),
+            ..PathRecord::default()
+        };
+        Path { port: PORT, record }
+    }
+
+    fn query(&mut self, input: &mut Input<'_>) {
+        let path = self.path(1 + input.byte() % 2);
+        let mut query = SidrQuery::new(path, SERVICE);
+        query.max_retries = input.byte() % 17;
+        query.response_timeout = Duration::from_millis(input.u16().into());
+        query.deadline = self.deadline(input);
+        if let Ok(query) = self.ep.sidr_query(self.now, &query) {
+            assert!(self.queries.insert(query), "a handle twice");
+        }
+    }
+
+    fn answer(&mut self, input: &mut Input<'_>) {
+        let (at, status) = (input.below(self.requests.len().max(1)), SidrStatus(input.byte() % 8));
+        if at < self.requests.len() {
+            let request = self.requests.remove(at);
+            let answer = SidrAnswer { qpn: Qpn::truncate(input.u16().into()), ..SidrAnswer::refusal(status) };
+            if let Err(error) = self.ep.sidr_answer(self.now, request, &answer) {
+                // What cannot be an answer leaves the request as it is.
+                assert!(matches!(error, CommandError::Invalid(_)), "{error}");
+                self.ep
+                    .sidr_answer(self.now, request, &SidrAnswer::refusal(SidrStatus::REJECTED))
+                    .expect("pending");
+            }
         }
     }
 
@@ -287,7 +350,8 @@ impl World {
 
     /// Takes all that the engine has to say.
     fn drain(&mut self) {
-        let most = 3 * self.ep.connections() + 2 * Config::default().max_queued_answers;
+        let most =
+            3 * self.ep.connections() + self.ep.sidr_queries() + 2 * Config::default().max_queued_answers;
         for _ in 0..most {
             let Some(mad) = self.ep.poll_transmit(self.now, PORT) else { break };
             assert_eq!(MadHeader::parse(&mad.mad).map(|header| header.class), Ok(MgmtClass::CM));
@@ -295,6 +359,7 @@ impl World {
             self.sent.truncate(REMEMBERED);
         }
         assert!(self.ep.poll_transmit(self.now, PORT).is_none(), "more than the queues hold");
+        self.drain_sidr();
         while let Some(event) = self.ep.poll_event() {
             let seen = self.conns.entry(event.conn()).or_default();
             assert!(!seen.is_released && !seen.is_detached, "{event:?}");
@@ -309,8 +374,23 @@ impl World {
         }
     }
 
+    /// Each query has one end; requests are held as long as they are not answered.
+    fn drain_sidr(&mut self) {
+        while let Some(event) = self.ep.poll_sidr_event() {
+            match (event.query(), event) {
+                (Some(query), event) => assert!(self.queries.remove(&query), "{event:?}"),
+                (None, SidrEvent::Request { handle, .. }) => self.requests.push(handle),
+                (None, event) => panic!("{event:?}"),
+            }
+        }
+        assert_eq!(self.ep.sidr_queries(), self.queries.len());
+    }
+
     /// Ends all, and waits until nothing is left.
     fn wind_down(&mut self) {
+        for query in std::mem::take(&mut self.queries) {
+            self.ep.sidr_cancel(query);
+        }
         let handles: Vec<_> = self.conns.keys().copied().collect();
         for conn in handles {
             self.ep.abort(self.now, conn);
@@ -342,6 +422,19 @@ fn listen(input: &mut Input<'_>) -> Listen {
         listen.turnaround = Some(Duration::from_millis(input.u16().into()));
     }
     listen
+}
+
+/// One that the engine answers, or one that reports a few at once.
+fn service(kind: u8) -> SidrServe {
+    let mut serve = match kind & 1 {
+        0 => SidrServe::answering(SERVICE, SidrAnswer::resolved(Qpn::truncate(0x99), QKey(1))),
+        _ => SidrServe::reporting(SERVICE),
+    };
+    serve.by_ip = kind & 2 != 0;
+    if let SidrHandling::Report { backlog } = &mut serve.handling {
+        *backlog = 4;
+    }
+    serve
 }
 
 fn gid(is_roce: bool, host: u8) -> Gid {
@@ -403,5 +496,45 @@ pub fn seeds() -> Vec<Seed> {
             seeds.push(Seed { name: format!("{name}-{side}"), bytes });
         }
     }
+    seeds.push(sidr_seed());
     seeds
+}
+
+/// A query that is answered, and a service that answers a request.
+fn sidr_seed() -> Seed {
+    let mad = |message: &Message| {
+        let mut mad = [0; MAD_LEN];
+        message.encode(ibwire::TransactionId(7), &mut mad);
+        mad
+    };
+    let deliver = |fixes: u8, message: &Message| {
+        let head = [0, 0, fixes, 0];
+        [&head[..], &(MAD_LEN as u16).to_be_bytes(), &mad(message)].concat()
+    };
+    let rep = SidrRep {
+        request_id: CommId(1),
+        status: SidrStatus::VALID,
+        info: Ari::EMPTY,
+        vendor_id: VendorId::default(),
+        qpn: Qpn::truncate(0x55),
+        service_id: SERVICE,
+        qkey: QKey(7),
+        private_data: PrivateData::EMPTY,
+    };
+    let req = SidrReq {
+        request_id: CommId(9),
+        pkey: PKey::DEFAULT,
+        service_id: SERVICE,
+        private_data: PrivateData::EMPTY,
+    };
+    let bytes = [
+        vec![0, 16, 0, 5, 0, 10, 0, 0],
+        deliver(fix::QUERY, &rep.into()),
+        vec![19, 1],
+        deliver(0, &req.clone().into()),
+        vec![18, 0, 0, 0, 0x55],
+        deliver(0, &req.into()),
+        vec![16, 1, 5, 0, 10, 0, 0, 13, 13, 17, 0],
+    ];
+    Seed { name: "sidr".to_owned(), bytes: bytes.concat() }
 }
