@@ -19,6 +19,7 @@ mod ports;
 mod reject;
 mod replay;
 mod sidr;
+mod sidr_simulation;
 mod simulation;
 mod stale;
 mod teardown;
