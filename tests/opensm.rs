@@ -8,16 +8,21 @@ use std::process::ExitCode;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use ibcm::handshake::{self, LocalQp};
+use ibcm::{Hca, Listener};
 use ibdev::{Device, DeviceError, PortState};
 use ibsa::record::{Is, NodeRecord, NodeType, PathRecord, SmInfoRecord, SmState, Template};
 use ibsa::{Client, Config, QueryError, SaStatus};
 use ibsoft::IbsimDevice;
-use ibwire::{Gid, Mtu, Rate};
+use ibwire::{Gid, Lid, Mtu, Qpn, Rate, ServiceId};
 use libtest_mimic::{Arguments, Failed, Trial};
 use tests::ibsim::{self, Fabric};
 
 /// How long the subnet may take to come up.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long a case with a subnet of its own may take.
+const LIMIT: Duration = Duration::from_secs(60);
 
 type Outcome = Result<(), Failed>;
 
@@ -40,6 +45,8 @@ fn main() -> ExitCode {
         case("a_table_that_was_cut_is_incomplete", incomplete),
         case("errors_have_their_names", errors),
         case("paths_are_what_saquery_prints", paths),
+        alone("cm_handshake_by_a_path_of_the_sa", handshake),
+        alone("the_sm_goes_and_comes_again", restart),
     ];
     let trials = trials.into_iter().map(|trial| trial.with_ignored_flag(left_out)).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
@@ -60,9 +67,21 @@ where
     })
 }
 
+/// A case with a subnet of its own.
+fn alone<F>(name: &str, body: impl Fn(Fabric) -> F + Send + 'static) -> Trial
+where
+    F: Future<Output = Outcome>,
+{
+    Trial::test(name, move || {
+        let fabric = Fabric::start(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("opensm"))?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async { tokio::time::timeout(LIMIT, body(fabric)).await? })
+    })
+}
+
 async fn client(fabric: &Fabric, node: &str) -> Result<Client, Failed> {
     let device = tokio::time::timeout(PATIENCE, attached(fabric, node)).await??;
-    Ok(Client::open(device, 1, Config::default(), [5; 32]).await?)
+    Ok(Client::new(device, 1, Config::default(), [5; 32]))
 }
 
 /// The node once it is free and its port active.
@@ -182,5 +201,49 @@ async fn paths(sa: Client, fabric: &Fabric) -> Outcome {
     assert!(matches!(fast, QueryError::Status(SaStatus::NO_RECORDS)), "{fast}");
     let slow = sa.path(to).mtu(Is::LessThan(Mtu::B2048)).await?;
     assert_eq!(slow.mtu, Mtu::B1024);
+    Ok(())
+}
+
+/// Messages between two nodes, along a path that the SA gave: there are no queue pairs, so both sides make up a number.
+async fn handshake(fabric: Fabric) -> Outcome {
+    const SERVICE: ServiceId = ServiceId::new(0x1000_0000_0000_0077);
+    let server = Hca::open(attached(&fabric, "D").await?).await?;
+    let client = Hca::open(attached(&fabric, "B").await?).await?;
+    let listener = Listener::bind(SERVICE).device(&server).await?;
+    let path = client.path_to(server.gid()).service_id(SERVICE).await?;
+    assert!(path.record().dlid != Lid::NONE && path.record().slid != path.record().dlid);
+    assert_eq!((path.record().sgid, path.record().dgid), (client.gid(), server.gid()));
+    let passive = tokio::spawn(async move {
+        let request = listener.accept().await?;
+        assert_eq!(request.private_data()[..5], *b"hello");
+        let offer = request.prepare(LocalQp::rc(Qpn::truncate(0x1234)))?;
+        let session = offer.reply().await?;
+        let closed = session.closed().await;
+        session.finish().await;
+        Ok::<_, ibcm::Error>(closed.to_string())
+    });
+    let reply = handshake::connect(path, LocalQp::rc(Qpn::truncate(0x4321))).private_data(b"hello").await?;
+    assert_eq!(reply.attrs().rtr.dest_qpn, Qpn::truncate(0x1234));
+    let session = reply.ready().await?;
+    session.disconnect().await;
+    let closed = tokio::time::timeout(PATIENCE, passive).await???;
+    assert_eq!(closed, "disconnected by the peer");
+    Ok(())
+}
+
+async fn restart(fabric: Fabric) -> Outcome {
+    let sa = client(&fabric, "B").await?;
+    let manager = sa.get(Template::<SmInfoRecord>::new()).await?;
+    let node = sa.get(Template::<NodeRecord>::new().lid(manager.lid)).await?;
+    let to = Gid::link_local(node.node_info.port_guid);
+    sa.path(to).await?;
+    fabric.stop_opensm();
+    let silent = sa.path(to).uncached().timeout(Duration::from_millis(300)).await;
+    assert!(matches!(silent, Err(QueryError::Late(_))), "{silent:?}");
+    assert_eq!(sa.path(to).await?.dgid, to, "the cache has it");
+    fabric.start_opensm()?;
+    // The query that is still under way is answered by the new one.
+    let found = sa.path(to).uncached().timeout(PATIENCE).await?;
+    assert_eq!(found.dgid, to);
     Ok(())
 }

@@ -141,6 +141,7 @@ impl Driver {
         {
             busy = true;
             tracing::debug!(hca = %self.shared.name, ?event, "device event");
+            self.shared.sa.device_event(event);
             match event {
                 DeviceEvent::CommEstablished(qpn) => self.shared.comm_established(qpn),
                 DeviceEvent::PortUp(port) => self.port_news.came(port, HcaEvent::PortUp { port }),

@@ -130,6 +130,19 @@ impl Hca {
         PathBuilder::new(Origin::Any(self.ports()), dgid)
     }
 
+    /// Queries to the SA of its subnet: that of the first active InfiniBand port. On RoCE there is none, and every request
+    /// fails at once with [`SaError::Device`](crate::sa::SaError::Device).
+    pub fn sa(&self) -> crate::sa::Client {
+        let number = {
+            let engine = self.shared().engine();
+            let ports = &engine.endpoint.local_ca().ports;
+            let of_subnet = |port: &&crate::proto::LocalPort| port.link_layer == ibdev::LinkLayer::InfiniBand;
+            let active = ports.iter().filter(of_subnet).find(|port| port.active);
+            active.or(ports.iter().find(of_subnet)).map_or(1, |port| port.number)
+        };
+        self.shared().sa.of(self.shared(), number)
+    }
+
     /// The queue pair with this number has received its first packet: its peer considers the connection established. It counts
     /// as the RTU, should that be lost; at any other time it does nothing.
     ///

@@ -138,6 +138,8 @@ mod retry;
 #[cfg(feature = "runtime")]
 mod route;
 #[cfg(feature = "runtime")]
+pub mod sa;
+#[cfg(feature = "runtime")]
 mod shared;
 #[cfg(feature = "runtime")]
 mod shared_recv;

@@ -157,8 +157,14 @@ async fn open_device(kind: Kind, options: &Options) -> Result<Opened, OpenError>
         Kind::Rdma { .. } => {
             Err(OpenError::Unusable { device: kind.to_string().into(), why: Unusable::NotBuilt })
         }
+        #[cfg(all(feature = "ibsim", target_os = "linux"))]
+        Kind::Ibsim(node) => {
+            let device = ibsoft::IbsimDevice::attach(node).map_err(failed)?;
+            Ok(Opened { ports: all(&device), device: Arc::new(device), capture: capture()? })
+        }
+        #[cfg(not(all(feature = "ibsim", target_os = "linux")))]
         Kind::Ibsim(_) => {
-            let why = "this version of ibcm cannot use ibsim yet";
+            let why = "this build of ibcm cannot use ibsim: turn the feature `ibsim` on, on Linux";
             Err(OpenError::NotBuilt { device: kind.to_string().into(), why })
         }
     }

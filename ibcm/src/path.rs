@@ -8,7 +8,8 @@ use std::task::{Context, Poll};
 
 use futures::future::BoxFuture;
 use ibdev::qp::Init;
-use ibdev::{Device, GidEntry, GidKind};
+use ibdev::{Device, GidEntry, GidKind, LinkLayer};
+use ibsa::PathQuery;
 use ibwire::{Gid, Mtu, PKey, PathRecord, Qpn, Rate, ServiceId, ServiceLevel};
 use pin_project::pin_project;
 
@@ -19,8 +20,8 @@ use crate::shared::Unavailable;
 
 /// A path to a peer, bound to the local port that it starts from.
 ///
-/// On RoCE it is made up of the addresses, as Linux does; in a [`sim::Subnet`](crate::sim::Subnet) it comes
-/// from the subnet's table.
+/// On RoCE it is made up of the addresses, as Linux does; on InfiniBand the SA is asked for it, or the cache of its answers;
+/// in a [`sim::Subnet`](crate::sim::Subnet) it comes from the subnet's table.
 #[derive(Debug, Clone)]
 pub struct Path {
     port: Port,
@@ -215,7 +216,7 @@ impl PathConfig {
             let must = Limit::Must("the GID of a port");
             return Err(Invalid::new("destination GID", Value::Gid(dgid), must).into());
         }
-        let (port, mut record) = self.find()?;
+        let (port, mut record) = self.find().await?;
         if let Some(p_key) = self.p_key {
             record.pkey = p_key;
         }
@@ -239,8 +240,20 @@ impl PathConfig {
         Ok(Path { port, record })
     }
 
+    /// What of the wanted the SA has to know to find the path.
+    fn ask(&self, query: PathQuery) -> PathQuery {
+        let query = match self.p_key {
+            Some(p_key) => query.p_key(p_key),
+            None => query,
+        };
+        match self.sl {
+            Some(sl) => query.sl(sl),
+            None => query,
+        }
+    }
+
     /// The first port that has a path, the one with the wanted SGID if one is wanted.
-    fn find(&self) -> Result<(Port, PathRecord), QueryError> {
+    async fn find(&self) -> Result<(Port, PathRecord), QueryError> {
         let ports = match &self.origin {
             Origin::Port(port) => std::slice::from_ref(port),
             Origin::Any(ports) => ports,
@@ -265,6 +278,14 @@ impl PathConfig {
                 down.get_or_insert(port.number());
                 continue;
             }
+            if local.link_layer == LinkLayer::InfiniBand && !knows_paths(&*device) {
+                match crate::sa::path(shared, local.number, self.sgid, self.dgid, |query| self.ask(query))
+                    .await
+                {
+                    Err(QueryError::NoPath { .. }) => continue,
+                    found => return found.map(|record| (port.clone(), record)),
+                }
+            }
             if let Some(record) = path_from(&*device, &local, self.sgid, self.dgid) {
                 return Ok((port.clone(), record));
             }
@@ -280,6 +301,17 @@ impl PathConfig {
     }
 }
 
+/// Whether the device knows the paths of its subnet itself.
+fn knows_paths(device: &dyn Device) -> bool {
+    #[cfg(feature = "soft")]
+    return device.as_any().is::<ibsoft::SoftDevice>();
+    #[cfg(not(feature = "soft"))]
+    {
+        let _ = device;
+        false
+    }
+}
+
 /// The path from a port: looked up where the fabric is our own, made up on RoCE.
 pub(crate) fn path_from(
     device: &dyn Device,
@@ -288,7 +320,7 @@ pub(crate) fn path_from(
     dgid: Gid,
 ) -> Option<PathRecord> {
     #[cfg(feature = "soft")]
-    if port.link_layer != ibdev::LinkLayer::Ethernet {
+    if port.link_layer != LinkLayer::Ethernet {
         let mut record = device.as_any().downcast_ref::<ibsoft::SoftDevice>()?.resolve(port.number, dgid)?;
         record.sgid = sgid.unwrap_or(record.sgid);
         return Some(record);

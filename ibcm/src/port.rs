@@ -55,6 +55,11 @@ impl Port {
         PathBuilder::new(Origin::Port(self.clone()), dgid)
     }
 
+    /// Queries to the SA of its subnet. On RoCE there is none, and every request fails at once.
+    pub fn sa(&self) -> crate::sa::Client {
+        self.hca.shared().sa.of(self.hca.shared(), self.number)
+    }
+
     /// What happens to it from now on.
     pub fn events(&self) -> HcaEvents {
         HcaEvents::new(&self.hca.shared().events, Some(self.number))

@@ -59,6 +59,8 @@ pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
     /// Buffers for new connections in the device's common domain.
     spares: Arc<Spares>,
+    /// Queries to the SA of each port.
+    pub(crate) sa: crate::sa::Clients,
     /// Why there is no connection manager, if there is none: someone else holds its class of MADs.
     no_cm: Option<DeviceError>,
 }
@@ -143,6 +145,7 @@ impl Shared {
             events: Arc::default(),
             counters: Arc::default(),
             spares: Arc::default(),
+            sa: crate::sa::Clients::default(),
             no_cm,
         })
     }
@@ -343,6 +346,7 @@ impl Shared {
             (engine.device.take().filter(|_| closes), slots, backlogs)
         };
         self.end_datagrams();
+        self.sa.close();
         for slot in slots {
             slot.release(self);
         }
@@ -378,6 +382,10 @@ impl Engine {
             (Phase::Open | Phase::Unowned, Some(device)) => Ok(Arc::clone(device)),
             _ => Err(Unavailable::Closed),
         }
+    }
+
+    pub(crate) fn rng_mut(&mut self) -> &mut ChaCha8Rng {
+        &mut self.rng
     }
 
     /// The device, whatever phase it is, for the driver.

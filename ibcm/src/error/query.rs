@@ -30,6 +30,9 @@ pub enum QueryError {
     /// The device failed or is gone.
     #[error("device")]
     Device(#[from] DeviceError),
+    /// The subnet's SA refused, or did not answer.
+    #[error("asking the SA")]
+    Sa(#[source] Box<ibsa::QueryError>),
     /// The HCA was closed or its runtime ended.
     #[error("the HCA is closed")]
     Closed,
@@ -42,6 +45,7 @@ impl QueryError {
             Self::PortDown { .. } => io::ErrorKind::NetworkDown,
             Self::Invalid(_) => io::ErrorKind::InvalidInput,
             Self::Device(e) => device_io_kind(e),
+            Self::Sa(_) => io::ErrorKind::Other,
             Self::Closed => io::ErrorKind::NotConnected,
         }
     }

@@ -76,9 +76,14 @@ impl Driver {
 
     /// Reads the port again after an event.
     fn read_port(&mut self, cx: &mut Context<'_>) -> Result<bool, DeviceError> {
-        if self.reading.is_none() && std::mem::take(&mut self.shared.lock().stale) {
-            let (device, port) = (Arc::clone(&self.shared.device), self.shared.port);
-            self.reading = Some(Box::pin(async move { device.read_port(port).await }));
+        if self.reading.is_none() {
+            let mut state = self.shared.lock();
+            if std::mem::take(&mut state.stale)
+                && let Some(device) = state.device.clone()
+            {
+                let port = self.shared.port;
+                self.reading = Some(Box::pin(async move { device.read_port(port).await }));
+            }
         }
         let Some(reading) = &mut self.reading else { return Ok(false) };
         let Poll::Ready(tables) = reading.as_mut().poll(cx) else { return Ok(false) };
@@ -107,8 +112,9 @@ impl Driver {
     fn finish(&mut self, end: End) {
         let mut state = self.shared.lock();
         let error = state.end.get_or_insert(end).error();
-        let waiters = std::mem::take(&mut state.waiters);
+        let (waiters, device) = (std::mem::take(&mut state.waiters), state.device.take());
         drop(state);
+        drop(device);
         for waiter in waiters.into_values() {
             _ = waiter.send(Err(error.clone()));
         }

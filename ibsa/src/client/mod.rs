@@ -10,15 +10,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ibdev::{AgentSpec, Device, DeviceError, DeviceEvent, LinkLayer};
+use ibdev::{Device, DeviceEvent};
 use ibwire::PathRecord;
-use ibwire::mad::{Method, MgmtClass};
+use ibwire::mad::Method;
 
-use crate::mad::SaHeader;
 use crate::proto::client::{Answer, Config, QueryError, Request, Stats};
 use crate::record::{ClassPortInfo, MultiPath, Record, Template};
-use driver::Driver;
-use shared::{Owner, Shared};
+use shared::{End, Owner, Shared};
 
 pub use cache::CacheConfig;
 pub use path::PathQuery;
@@ -27,7 +25,7 @@ pub use table::{Incomplete, Table};
 /// The SA of one port of a device: queries are sent to it within a window, repeated when it is silent, put off when it is
 /// busy.
 ///
-/// Clones share one client; it ends with the last. It runs on the tokio runtime in which it was opened.
+/// Clones share one client; it ends with the last. It runs on the tokio runtime of its first request.
 #[derive(Debug, Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -35,33 +33,28 @@ pub struct Client {
 }
 
 impl Client {
-    /// Opens the SA agent of the port. `seed` decides transaction IDs and jitter.
-    ///
-    /// # Errors
-    /// [`DeviceError::Unsupported`] for a port that is not InfiniBand: RoCE has no SA. [`DeviceError::InUse`] if another
-    /// program or client holds the class, [`DeviceError::NoRuntime`] outside a tokio runtime.
-    pub async fn open(
-        device: Arc<dyn Device>,
-        port: u8,
-        config: Config,
-        seed: [u8; 32],
-    ) -> Result<Self, DeviceError> {
-        let runtime = tokio::runtime::Handle::try_current().map_err(|_| DeviceError::NoRuntime)?;
-        let tables = device.read_port(port).await?;
-        if tables.attr.link_layer != LinkLayer::InfiniBand {
-            return Err(DeviceError::Unsupported { what: "the SA, which RoCE does not have," });
-        }
-        let agent = device.open_agent(AgentSpec {
-            port,
-            class: MgmtClass::SA,
-            class_version: SaHeader::CLASS_VERSION,
-            methods: &[Method::REPORT],
-        })?;
-        let shared = Arc::new(Shared::new(device, port, config, seed, runtime.clone()));
-        shared.set_port(tables);
-        runtime.spawn(Driver::new(Arc::clone(&shared), agent));
+    /// A client of the SA of this port. The device's SA agent is opened with the first request, which therefore fails with
+    /// [`QueryError::Device`] if it cannot: [`DeviceError::Unsupported`](ibdev::DeviceError::Unsupported) where the port is not InfiniBand, because RoCE has
+    /// no SA; [`DeviceError::InUse`](ibdev::DeviceError::InUse) if another program or client holds the class; [`DeviceError::NoRuntime`](ibdev::DeviceError::NoRuntime) outside a
+    /// tokio runtime. `seed` decides transaction IDs and jitter.
+    pub fn new(device: Arc<dyn Device>, port: u8, config: Config, seed: [u8; 32]) -> Self {
+        let shared = Arc::new(Shared::new(Some(device), port, config, seed));
         let owner = Arc::new(Owner(Arc::clone(&shared)));
-        Ok(Self { shared, _owner: owner })
+        Self { shared, _owner: owner }
+    }
+
+    /// A client that is closed already.
+    pub fn closed(port: u8) -> Self {
+        let shared = Arc::new(Shared::new(None, port, Config::default(), [0; 32]));
+        shared.end(End::Closed);
+        let owner = Arc::new(Owner(Arc::clone(&shared)));
+        Self { shared, _owner: owner }
+    }
+
+    /// Ends the client for all its handles: what is under way, and what is asked later, fails with
+    /// [`QueryError::Closed`]. The device is let go. May be repeated.
+    pub fn close(&self) {
+        self.shared.end(End::Closed);
     }
 
     /// The port.
@@ -178,6 +171,6 @@ impl Client {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("device", &self.device.attr().name).field("port", &self.port).finish()
+        f.debug_struct("Shared").field("port", &self.port).finish_non_exhaustive()
     }
 }

@@ -1,12 +1,15 @@
 //! Queries for paths.
 
-use std::future::{Future, IntoFuture};
+use std::fmt;
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use ibwire::mad::Method;
 use ibwire::{FlowLabel, Gid, Lid, Mtu, PKey, PacketLifeTime, PathRecord, Rate, ServiceId, ServiceLevel};
+use pin_project::pin_project;
 use tokio::sync::oneshot;
 
 use super::Client;
@@ -23,9 +26,17 @@ use crate::record::{IntoField, Is, Template};
 ///
 /// # Cancel safety
 /// Dropped, the query is forgotten, unless others wait for the same one.
-#[derive(Debug, Clone)]
+#[pin_project(!Unpin)]
 #[must_use = "nothing is asked before it is awaited"]
 pub struct PathQuery {
+    query: Option<Query>,
+    run: Option<Running>,
+}
+
+type Running = Pin<Box<dyn Future<Output = Found> + Send>>;
+
+#[derive(Debug)]
+struct Query {
     client: Client,
     wanted: Template<PathRecord>,
     timeout: Option<Duration>,
@@ -36,18 +47,24 @@ pub struct PathQuery {
 impl PathQuery {
     pub(super) fn new(client: Client, dgid: Gid) -> Self {
         let wanted = Template::<PathRecord>::new().dgid(dgid);
-        Self { client, wanted, timeout: None, cached: true, sourced: false }
+        let query = Query { client, wanted, timeout: None, cached: true, sourced: false };
+        Self { query: Some(query), run: None }
     }
 
-    fn set(mut self, f: impl FnOnce(Template<PathRecord>) -> Template<PathRecord>) -> Self {
-        self.wanted = f(self.wanted);
+    fn change(mut self, f: impl FnOnce(&mut Query)) -> Self {
+        if let Some(query) = &mut self.query {
+            f(query);
+        }
         self
     }
 
+    fn set(self, f: impl FnOnce(Template<PathRecord>) -> Template<PathRecord>) -> Self {
+        self.change(|query| query.wanted = f(std::mem::take(&mut query.wanted)))
+    }
+
     /// Where the path begins. Default: the port's GID.
-    pub fn sgid(mut self, gid: Gid) -> Self {
-        self.sourced = true;
-        self.set(|wanted| wanted.sgid(gid))
+    pub fn sgid(self, gid: Gid) -> Self {
+        self.change(|query| query.sourced = true).set(|wanted| wanted.sgid(gid))
     }
 
     /// The LID where it ends.
@@ -126,23 +143,31 @@ impl PathQuery {
     }
 
     /// How long to try. Default: [`Client::default_timeout`].
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
-        self
+    pub fn timeout(self, timeout: Duration) -> Self {
+        self.change(|query| query.timeout = Some(timeout))
     }
 
     /// Asks the SA even if the cache has the path.
-    pub fn uncached(mut self) -> Self {
-        self.cached = false;
-        self
+    pub fn uncached(self) -> Self {
+        self.change(|query| query.cached = false)
     }
 
     /// All paths that match, perhaps none.
     ///
     /// # Errors
     /// [`QueryError`]; [`QueryError::Incomplete`] if the answer was cut on its way.
+    ///
+    /// # Panics
+    /// If the builder was polled before.
     pub async fn all(self) -> Result<Vec<PathRecord>, QueryError> {
+        self.query.expect("not polled yet").all().await
+    }
+}
+
+impl Query {
+    async fn all(self) -> Result<Vec<PathRecord>, QueryError> {
         const NUM_PATHS: u64 = 1 << 12;
+        self.client.shared.open().await?;
         let wanted = self.sourced_template()?;
         let wanted = match wanted.mask() & NUM_PATHS {
             0 => wanted.num_paths(127),
@@ -163,6 +188,7 @@ impl PathQuery {
 
     /// One path: the cached one, or what the SA answers. Many who ask for the same are one query.
     async fn one(self) -> Found {
+        let runtime = self.client.shared.open().await?.clone();
         let wanted = self.sourced_template()?;
         let (asked, mask) = wanted.clone().checked()?;
         let key: Key = (mask, PathRecord::to_bytes(&asked));
@@ -182,7 +208,7 @@ impl PathQuery {
             waiting.push(found);
             if waiting.len() == 1 {
                 let era = state.cache.era;
-                shared.runtime.spawn(look_up(Arc::clone(&shared), key, wanted, era));
+                runtime.spawn(look_up(Arc::clone(&shared), key, wanted, era));
             }
         }
         match tokio::time::timeout(timeout, finding).await {
@@ -201,12 +227,24 @@ impl PathQuery {
     }
 }
 
-impl IntoFuture for PathQuery {
+impl Future for PathQuery {
     type Output = Found;
-    type IntoFuture = Pin<Box<dyn Future<Output = Found> + Send>>;
 
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.one())
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Found> {
+        let this = self.project();
+        if let Some(query) = this.query.take() {
+            *this.run = Some(Box::pin(query.one()));
+        }
+        let run = this.run.as_mut().expect("polled after it was ready");
+        let found = std::task::ready!(run.as_mut().poll(cx));
+        *this.run = None;
+        Poll::Ready(found)
+    }
+}
+
+impl fmt::Debug for PathQuery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PathQuery").field("query", &self.query).finish_non_exhaustive()
     }
 }
 

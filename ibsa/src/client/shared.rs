@@ -5,22 +5,30 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use ibdev::{AddressVector, Device, DeviceError, DeviceEvent, MadAddr, PortState, PortTables};
+use ibdev::{
+    AddressVector, AgentSpec, Device, DeviceError, DeviceEvent, LinkLayer, MadAddr, PortState, PortTables,
+};
+use ibwire::mad::{Method, MgmtClass};
 use ibwire::{Gid, Lid, PKey, QKey, Qpn, Rate, ServiceLevel};
-use tokio::sync::oneshot;
+use tokio::runtime::Handle;
+use tokio::sync::{OnceCell, oneshot};
 
 use super::cache::Cache;
+use super::driver::Driver;
+use crate::mad::SaHeader;
 use crate::proto::client::{self as engine, Answer, Config, Event, QueryError, Request, RequestId};
 
 pub(super) struct Shared {
-    pub(super) device: Arc<dyn Device>,
     pub(super) port: u8,
     pub(super) timeout: Duration,
-    pub(super) runtime: tokio::runtime::Handle,
+    /// Where the driver runs, once it does.
+    runtime: OnceCell<Handle>,
     state: Mutex<State>,
 }
 
 pub(super) struct State {
+    /// `None` once the client has ended.
+    pub(super) device: Option<Arc<dyn Device>>,
     pub(super) engine: engine::Client,
     pub(super) waiters: BTreeMap<RequestId, oneshot::Sender<Result<Answer, QueryError>>>,
     pub(super) cache: Cache,
@@ -61,15 +69,10 @@ pub(super) fn now() -> Instant {
 }
 
 impl Shared {
-    pub(super) fn new(
-        device: Arc<dyn Device>,
-        port: u8,
-        config: Config,
-        seed: [u8; 32],
-        runtime: tokio::runtime::Handle,
-    ) -> Self {
+    pub(super) fn new(device: Option<Arc<dyn Device>>, port: u8, config: Config, seed: [u8; 32]) -> Self {
         let timeout = engine::longest(&config);
         let state = State {
+            device,
             engine: engine::Client::new(config, seed),
             waiters: BTreeMap::new(),
             cache: Cache::default(),
@@ -78,7 +81,7 @@ impl Shared {
             end: None,
             driver: None,
         };
-        Self { device, port, timeout, runtime, state: Mutex::new(state) }
+        Self { port, timeout, runtime: OnceCell::new(), state: Mutex::new(state) }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -98,8 +101,36 @@ impl Shared {
     pub(super) fn end(&self, end: End) {
         let mut state = self.lock();
         state.end.get_or_insert(end);
+        let device = state.device.take();
         drop(state);
+        drop(device);
         self.wake();
+    }
+
+    /// Opens the agent and starts the driver, unless that has happened. Where the driver runs.
+    ///
+    /// Dropped, nothing is open, or all is.
+    pub(super) async fn open(self: &Arc<Self>) -> Result<&Handle, QueryError> {
+        self.runtime.get_or_try_init(|| self.start()).await
+    }
+
+    async fn start(self: &Arc<Self>) -> Result<Handle, QueryError> {
+        let runtime = Handle::try_current().map_err(|_| QueryError::Device(DeviceError::NoRuntime))?;
+        let Some(device) = self.lock().device.clone() else { return Err(self.ended()) };
+        let tables = device.read_port(self.port).await.map_err(QueryError::Device)?;
+        if tables.attr.link_layer != LinkLayer::InfiniBand {
+            return Err(QueryError::Device(DeviceError::Unsupported { what: "an SA, which RoCE has not," }));
+        }
+        let spec = AgentSpec {
+            port: self.port,
+            class: MgmtClass::SA,
+            class_version: SaHeader::CLASS_VERSION,
+            methods: &[Method::REPORT],
+        };
+        let agent = device.open_agent(spec).map_err(QueryError::Device)?;
+        self.set_port(tables);
+        runtime.spawn(Driver::new(Arc::clone(self), agent));
+        Ok(runtime)
     }
 
     pub(super) fn device_event(&self, event: DeviceEvent) {
@@ -152,7 +183,8 @@ impl Shared {
     }
 
     /// Asks, and waits for the answer.
-    pub(super) async fn request(&self, request: Request) -> Result<Answer, QueryError> {
+    pub(super) async fn request(self: &Arc<Self>, request: Request) -> Result<Answer, QueryError> {
+        self.open().await?;
         let (forget, answer) = self.ask(request)?;
         let answer = answer.await.unwrap_or_else(|_| Err(self.ended()));
         drop(forget);
@@ -183,7 +215,7 @@ impl Shared {
                 Event::Answered { id, answer } => state.answer(id, Ok(answer)),
                 Event::Failed { id, error } => state.answer(id, Err(error)),
                 Event::Report { notice, .. } => {
-                    tracing::debug!(device = self.device.attr().name, port = self.port, %notice, "notice");
+                    tracing::debug!(port = self.port, %notice, "notice");
                 }
             }
         }

@@ -1,0 +1,80 @@
+//! The subnet administrator: queries for paths, nodes, groups, services.
+//!
+//! [`Hca::sa`](crate::Hca::sa) and [`Port::sa`](crate::Port::sa) give a [`Client`]. On RoCE there is no SA, and every request fails at
+//! once.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use ibdev::DeviceEvent;
+use ibwire::Gid;
+use rand::RngExt;
+
+use crate::error::QueryError;
+use crate::shared::Shared;
+use crate::sync::lock;
+
+pub use ibsa::record::*;
+pub use ibsa::{
+    Answer, CacheConfig, Client, Config, Effort, Incomplete, PathQuery, QueryError as SaError, Request,
+    SaStatus, Stats, Table,
+};
+
+/// The clients of an HCA, one for each port that was asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Clients(Mutex<BTreeMap<u8, Client>>);
+
+impl Clients {
+    /// The client of a port.
+    pub(crate) fn of(&self, shared: &Shared, port: u8) -> Client {
+        let mut clients = lock(&self.0);
+        if let Some(client) = clients.get(&port) {
+            return client.clone();
+        }
+        let mut engine = shared.engine();
+        let Ok(device) = engine.device() else { return Client::closed(port) };
+        let client = Client::new(device, port, Config::default(), engine.draw_seed());
+        drop(engine);
+        clients.insert(port, client.clone());
+        client
+    }
+
+    /// Tells the clients what the device reported.
+    pub(crate) fn device_event(&self, event: DeviceEvent) {
+        let clients: Vec<_> = lock(&self.0).values().cloned().collect();
+        clients.iter().for_each(|client| client.device_event(event));
+    }
+
+    /// Ends all clients, so that they let the device go.
+    pub(crate) fn close(&self) {
+        let clients = std::mem::take(&mut *lock(&self.0));
+        clients.into_values().for_each(|client| client.close());
+    }
+}
+
+/// Asks the SA of a port for a path.
+pub(crate) async fn path(
+    shared: &Arc<Shared>,
+    port: u8,
+    sgid: Option<Gid>,
+    dgid: Gid,
+    constrain: impl FnOnce(PathQuery) -> PathQuery,
+) -> Result<PathRecord, QueryError> {
+    let query = constrain(shared.sa.of(shared, port).path(dgid));
+    let query = match sgid {
+        Some(sgid) => query.sgid(sgid),
+        None => query,
+    };
+    query.await.map_err(|error| match error {
+        SaError::Status(SaStatus::NO_RECORDS) => QueryError::NoPath { dgid },
+        SaError::Device(error) => QueryError::Device(error),
+        SaError::Closed => QueryError::Closed,
+        error => QueryError::Sa(Box::new(error)),
+    })
+}
+
+impl crate::shared::Engine {
+    fn draw_seed(&mut self) -> [u8; 32] {
+        self.rng_mut().random()
+    }
+}
