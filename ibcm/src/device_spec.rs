@@ -17,7 +17,7 @@ use ibdev::Device;
 /// | `rxe0`, `rxe0/1` | an RDMA device of this machine with all its ports, or with this one; needs the feature `verbs` |
 /// | `ibsim:Hca1` | a simulated HCA of a running ibsim |
 ///
-/// This version cannot use ibsim; its names give a clear error.
+/// `ibsim` needs the feature of that name.
 ///
 /// A text that is none of these is reported by the future that opens the device.
 #[derive(Debug, Clone)]
