@@ -35,3 +35,6 @@ mod seeing {}
 
 #[doc = include_str!("../docs/real-devices.md")]
 mod real_devices {}
+
+#[doc = include_str!("../docs/failover.md")]
+mod failover {}

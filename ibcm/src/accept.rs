@@ -51,6 +51,7 @@ struct AcceptConfig {
     private_data: PrivateData<196>,
     options: Options,
     deadline: Duration,
+    failover: bool,
 }
 
 impl Accept {
@@ -60,6 +61,7 @@ impl Accept {
             private_data: PrivateData::EMPTY,
             options: Options::default(),
             deadline: DEADLINE,
+            failover: true,
         };
         Self { config: Some(config), run: None }
     }
@@ -80,6 +82,13 @@ impl Accept {
     /// What goes to the peer's program in the REP.
     pub fn private_data(self, data: impl Into<PrivateData<196>>) -> Self {
         self.set(|config| config.private_data = data.into())
+    }
+
+    /// Whether alternate paths are taken: that of the request, if it ends at a port of this device, and those that the peer
+    /// asks for later. They are loaded without further ado; [`Connection::events`] tells. Without, or if the device can't
+    /// migrate paths, they are declined, which is no obstacle to the connection. Default true.
+    pub fn failover(self, takes: bool) -> Self {
+        self.set(|config| config.failover = takes)
     }
 
     /// How long everything may take, from the first poll until the peer has confirmed. More than zero; default 10 s, as
@@ -126,7 +135,8 @@ impl AcceptConfig {
                 }
                 Err(waited) => return Err(AcceptError::Deadline { waited }),
             };
-            let offer = request.prepare(options.local_qp(kind, fresh.qpn()))?;
+            let qp = options.local_qp(kind, fresh.qpn()).failover(self.failover);
+            let offer = request.prepare(qp)?;
             let attrs = *offer.attrs();
             let move_qp = async {
                 let qp = fresh.qp();

@@ -34,6 +34,12 @@ macro_rules! accessors {
                 self.conn.session().transport()
             }
 
+            /// What the passive side made of the alternate path that the connection was asked for with; `None` if there was
+            /// none.
+            pub fn failover(&self) -> Option<crate::FailoverAccepted> {
+                self.conn.session().failover()
+            }
+
             /// The service that was connected to.
             pub fn service_id(&self) -> ibwire::ServiceId {
                 self.conn.session().service_id()

@@ -69,6 +69,7 @@ struct ConnectConfig {
     max_cm_retries: Option<u8>,
     retry_count: u8,
     transport: Transport,
+    alternate: Option<Path>,
 }
 
 #[derive(Debug, Clone)]
@@ -167,6 +168,7 @@ impl<const N: usize> Connect<N> {
             max_cm_retries: None,
             retry_count: 7,
             transport: Transport::Rc,
+            alternate: None,
         };
         Self { config: Some(config), run: None }
     }
@@ -289,6 +291,15 @@ impl<const N: usize> Connect<N> {
     /// ```
     pub fn transport(self, transport: Transport) -> Self {
         self.set(|config| config.transport = transport)
+    }
+
+    /// Another path to the same peer, which the connection goes by if the first one fails: both queue pairs have it loaded.
+    /// It may begin at another port of the HCA, and has the P_Key and at least the MTU of the first.
+    ///
+    /// A path that this side's device cannot have is [`ConnectError::Invalid`], before anything is sent. A peer may decline
+    /// it: that is no error, [`Connection::failover`] tells.
+    pub fn alternate_path(self, path: &Path) -> Self {
+        self.set(|config| config.alternate = Some(path.clone()))
     }
 
     /// The HCA to connect from. With a [`ServicePath`], which has one already, it can only be the same.
@@ -421,6 +432,9 @@ impl ConnectConfig {
         let Resolved { path, service_id, private_data } = resolved;
         let mut connect =
             terms.request(&path, service_id, &unmade, private_data, Left { left, for_waits, deadline })?;
+        if let Some(alternate) = &self.alternate {
+            connect.alternate = Some(alternate.beside(&path)?);
+        }
         let init = shared.engine().endpoint.connect_init(&connect)?;
 
         let parked = Arc::<Parked>::default();

@@ -4,10 +4,11 @@ use ibdev::Buf;
 
 use crate::accessors::accessors;
 use crate::disconnect::Disconnect;
-use crate::error::{OpError, RecvError};
+use crate::error::{OpError, PathError, RecvError};
 use crate::established::Established;
 use crate::handshake::Session;
 use crate::message::Message;
+use crate::path::Path;
 use crate::split::{RecvHalf, SendHalf, split};
 use crate::stream::ByteStream;
 
@@ -117,6 +118,25 @@ impl Connection {
     /// [`OpCause::Closed`](crate::OpCause::Closed) once the connection has ended.
     pub fn post_recv(&self, buf: Buf) -> Result<(), OpError> {
         self.conn.post_recv(buf)
+    }
+
+    /// Active side: loads another path to the same peer, which the connection goes by if the one that it uses fails. Both
+    /// queue pairs have it when this returns: the peer is asked (LAP, APR), then this side's follows.
+    ///
+    /// One is loaded at a time, and is used up when the connection migrates to it
+    /// ([`ConnectionEvent::Migrated`](crate::ConnectionEvent)): then the next one can be loaded, the old path for instance.
+    /// From the moment on at which a message has gone each way both queue pairs are ready to migrate.
+    ///
+    /// The peer has a second to answer, then it is asked again, as often as the REQ allowed retries; a Linux peer never
+    /// answers.
+    ///
+    /// # Errors
+    /// [`PathError`]: this device cannot have the path, the peer refused, or did not answer. The connection stays.
+    ///
+    /// # Cancel safety
+    /// Dropped, it goes on in the background.
+    pub async fn load_alternate_path(&self, path: &Path) -> Result<(), PathError> {
+        self.conn.session().load_alternate_path(path).await.map(drop)
     }
 
     /// Disconnects: no new sends, then the posted ones complete, then the DREQ exchange. Gives a report and

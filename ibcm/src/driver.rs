@@ -18,7 +18,7 @@ use tokio::time::Sleep;
 use crate::backlog::Backlog;
 use crate::clock::now;
 use crate::error::RecvError;
-use crate::events::HcaEvent;
+use crate::events::{ConnectionEvent, HcaEvent};
 use crate::incoming::Waiting;
 use crate::mad_capture::MadCapture;
 use crate::mad_trace::{self, Direction};
@@ -155,6 +155,14 @@ impl Driver {
                 }
                 DeviceEvent::QpError(qpn) | DeviceEvent::QpRequestError(qpn) => {
                     self.qp_error(qpn, Status::GENERAL_ERR);
+                }
+                DeviceEvent::PathMigrated(qpn) => {
+                    self.shared.command(|engine| engine.endpoint.path_migrated(now(), qpn));
+                }
+                DeviceEvent::PathMigrationFailed(qpn) => {
+                    if let Some(slot) = self.shared.slot_of_qp(qpn) {
+                        slot.events.push(ConnectionEvent::PathFailed);
+                    }
                 }
                 DeviceEvent::QpAccessError(qpn) => self.qp_error(qpn, Status::LOC_ACCESS_ERR),
                 DeviceEvent::SrqLimit(number) => {

@@ -114,6 +114,8 @@ mod memory;
 #[cfg(feature = "runtime")]
 mod message;
 #[cfg(feature = "runtime")]
+mod migration;
+#[cfg(feature = "runtime")]
 mod open;
 #[cfg(feature = "runtime")]
 mod ops;
@@ -177,6 +179,7 @@ pub use ibwire::{
     CommId, Gid, Guid, Lid, Mtu, PKey, PathRecord, PrivateData, PrivateDataTooLong, QKey, Qpn, RKey, Rate,
     RejReason, ServiceId, TimeCode,
 };
+pub use proto::message::{ApInfo, ApStatus, FailoverAccepted};
 pub use proto::{Config, Invalid, Limit, Overflow, RdEnd, Reject, Role, Transport, Transports, Value};
 
 #[cfg(feature = "soft")]
@@ -193,8 +196,8 @@ pub use {
     devices::{DeviceInfo, PortInfo, Unusable, UnusableDevice, devices},
     disconnect::Disconnect,
     error::{
-        AcceptError, ConnectError, Error, ListenError, OpCause, OpError, OpenError, QpStep, QueryError,
-        RecvError, Rejection,
+        AcceptError, ConnectError, Error, ListenError, OpCause, OpError, OpenError, PathError, QpStep,
+        QueryError, RecvError, Rejection,
     },
     events::{ConnectionEvent, ConnectionEvents, HcaEvent, HcaEvents},
     hca::Hca,

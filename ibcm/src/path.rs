@@ -69,6 +69,15 @@ impl Path {
         Ok(self.port.hca().shared().engine().endpoint.connect_init(&connect)?)
     }
 
+    /// As the alternate path beside this one.
+    pub(crate) fn beside(&self, primary: &Self) -> Result<proto::Path, Invalid> {
+        if std::sync::Arc::ptr_eq(self.port.hca().shared(), primary.port.hca().shared()) {
+            return Ok(self.inner());
+        }
+        let must = Limit::Must("one of the connection's HCA");
+        Err(Invalid::new("alternate path", Value::Gid(self.record.sgid), must))
+    }
+
     pub(crate) fn inner(&self) -> proto::Path {
         proto::Path { port: self.port.number(), record: self.record }
     }

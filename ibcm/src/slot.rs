@@ -8,7 +8,9 @@ use tracing::Span;
 
 use crate::closed::Closed;
 use crate::data::{News, Queues};
+use crate::error::PathError;
 use crate::events::{ConnectionEvent, History};
+use crate::migration::Paths;
 use crate::parked::Parked;
 use crate::proto::message::Rep;
 use crate::proto::{ConnHandle, Disconnect, Effort, Event, Rejection, Request};
@@ -45,6 +47,7 @@ pub(crate) struct SlotState {
     /// TimeWait is over: nothing of the connection is on the wire any more.
     pub(crate) released: bool,
     pub(crate) queues: Option<Queues>,
+    pub(crate) paths: Option<Box<Paths>>,
 }
 
 /// How a connection, or the attempt at one, ended.
@@ -148,12 +151,17 @@ impl Slot {
             Event::Timeout { effort, .. } => End::Timeout(effort),
             Event::Disconnected { cause, .. } => End::Disconnected(Closed::disconnected(&cause)),
             Event::DeviceRemoved { .. } => End::DeviceRemoved,
-            Event::AlternateLoaded { .. }
-            | Event::AlternateRefused { .. }
-            | Event::AlternateTimeout { .. }
-            | Event::AlternateRequest { .. }
-            | Event::Migrated { .. }
-            | Event::Request { .. } => return,
+            Event::AlternateLoaded { path, .. } => return self.alternate_loaded(shared, *path),
+            Event::AlternateRefused { status, info, private_data, .. } => {
+                return self
+                    .alternate_answered(shared, Err(PathError::Refused { status, info, private_data }));
+            }
+            Event::AlternateTimeout { effort, .. } => {
+                return self.alternate_answered(shared, Err(effort.into()));
+            }
+            Event::AlternateRequest { request, .. } => return self.alternate_requested(shared, request),
+            Event::Migrated { primary, .. } => return self.migrated(&primary),
+            Event::Request { .. } => return,
         };
         match &end {
             End::Disconnected(closed) => tracing::debug!(how = %closed, "ended"),

@@ -6,6 +6,7 @@ mod invalid;
 mod listen;
 mod op;
 mod open;
+mod path;
 mod query;
 mod recv;
 mod rejection;
@@ -16,6 +17,7 @@ pub use connect::{ConnectError, QpStep};
 pub use listen::ListenError;
 pub use op::{OpCause, OpError};
 pub use open::OpenError;
+pub use path::PathError;
 pub use query::QueryError;
 pub use recv::RecvError;
 pub use rejection::Rejection;
@@ -48,6 +50,9 @@ pub enum Error {
     /// A datagram service could not be found.
     #[error(transparent)]
     Sidr(#[from] crate::sidr::QueryError),
+    /// An alternate path could not be loaded.
+    #[error(transparent)]
+    Path(#[from] PathError),
     /// Receiving failed.
     #[error(transparent)]
     Recv(#[from] RecvError),
@@ -77,6 +82,7 @@ impl From<Error> for io::Error {
             Error::Connect(e) => e.io_kind(),
             Error::Query(e) => e.io_kind(),
             Error::Sidr(e) => e.io_kind(),
+            Error::Path(e) => e.io_kind(),
             Error::Recv(e) => e.io_kind(),
             Error::Op(e) => e.io_kind(),
             Error::Invalid(_) | Error::Range(_) => io::ErrorKind::InvalidInput,
@@ -110,6 +116,7 @@ into_io!(
     AcceptError,
     ConnectError,
     QueryError,
+    PathError,
     crate::sidr::QueryError,
     RecvError,
     OpError

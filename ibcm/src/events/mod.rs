@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use futures::Stream;
+use ibwire::PathRecord;
 
 pub(crate) use history::History;
 use history::{Found, Reader};
@@ -85,6 +86,19 @@ pub enum ConnectionEvent {
         /// the runtime.
         until: Instant,
     },
+    /// An alternate path is loaded into the queue pair, beside the one that is used. Both sides are told.
+    AlternateLoaded,
+    /// The connection goes by its alternate path from now on, and none is loaded any more: the old path failed, or the peer
+    /// has migrated.
+    Migrated {
+        /// The local port, from 1.
+        port: u8,
+        /// The path from there; with that port [`Path::from_record`](crate::Path::from_record) makes a path of it.
+        primary: PathRecord,
+    },
+    /// The peer has migrated to another path than the one that is loaded here, so that nothing of it arrives. Told once a
+    /// loaded path.
+    PathFailed,
     /// The stream was not read for long: so many events were missed. Those that follow are whole again.
     Lagged(u64),
 }

@@ -15,7 +15,7 @@ use super::active::{Asked, Left, Reply, Terms, Whom};
 use super::local_qp::LocalQp;
 use crate::clock::now;
 use crate::error::{Attempts, ConnectError};
-use crate::path::ServicePath;
+use crate::path::{Path, ServicePath};
 use crate::proto::Invalid;
 use crate::timing::DEADLINE;
 
@@ -29,6 +29,7 @@ pub fn connect(path: ServicePath, qp: LocalQp) -> Connect {
         disconnect_data: PrivateData::EMPTY,
         deadline: DEADLINE,
         terms,
+        alternate: None,
     };
     Connect { config: Some(config), run: None }
 }
@@ -53,6 +54,7 @@ struct Config {
     disconnect_data: PrivateData<224>,
     deadline: Duration,
     terms: Terms,
+    alternate: Option<Path>,
 }
 
 impl Connect {
@@ -61,6 +63,12 @@ impl Connect {
             f(config);
         }
         self
+    }
+
+    /// Another path to the same peer, to which the queue pair can migrate; if the peer takes it, it is in the attributes of
+    /// the [`Reply`]. It has the P_Key and at least the MTU of the first path.
+    pub fn alternate_path(self, path: &Path) -> Self {
+        self.set(|config| config.alternate = Some(path.clone()))
     }
 
     /// What goes to the peer's program in the REQ.
@@ -110,7 +118,8 @@ impl Config {
         let service_id = self.path.service_id();
         let path = self.path.into_path();
         path.port().hca().shared().has_cm()?;
-        let request = self.terms.request(&path, service_id, &self.qp, self.private_data, left)?;
+        let mut request = self.terms.request(&path, service_id, &self.qp, self.private_data, left)?;
+        request.alternate = self.alternate.map(|alternate| alternate.beside(&path)).transpose()?;
         let mut all = Attempts { made: 1, ..Attempts::default() };
         let shared = path.port().hca().shared();
         let asked = Asked::new(shared, Whom::Listener, request, self.disconnect_data, None, &mut all)?;

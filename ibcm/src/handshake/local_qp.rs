@@ -27,6 +27,9 @@ pub struct LocalQp {
     /// RDMA reads and atomics that it will have outstanding. `None`: as many as the device can and the peer serves. More is
     /// invalid.
     pub initiator_depth: Option<u8>,
+    /// Passive side: it takes alternate paths, that of the request and later ones, if the device can migrate paths. Default
+    /// true.
+    pub failover: bool,
 }
 
 impl LocalQp {
@@ -41,6 +44,7 @@ impl LocalQp {
             end_to_end_flow_control: false,
             responder_resources: None,
             initiator_depth: None,
+            failover: true,
         }
     }
 
@@ -87,6 +91,13 @@ impl LocalQp {
     #[must_use]
     pub const fn responder_resources(mut self, count: Option<u8>) -> Self {
         self.responder_resources = count;
+        self
+    }
+
+    /// Passive side: it takes alternate paths.
+    #[must_use]
+    pub const fn failover(mut self, takes: bool) -> Self {
+        self.failover = takes;
         self
     }
 

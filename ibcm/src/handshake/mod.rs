@@ -65,6 +65,7 @@ mod passive;
 mod session;
 mod wait;
 
+pub use crate::migration::PathRequest;
 pub use active::Reply;
 pub use connect::{Connect, connect};
 pub use local_qp::LocalQp;

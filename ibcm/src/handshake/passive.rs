@@ -68,6 +68,7 @@ impl IncomingRequest {
         accept.initiator_depth = qp.initiator_depth;
         accept.srq = qp.srq;
         accept.end_to_end_flow_control = qp.end_to_end_flow_control;
+        accept.failover = qp.failover;
         let attrs = shared.engine().endpoint.accept_attrs(conn, &accept);
         let attrs = match attrs {
             Ok(attrs) => attrs,

@@ -1,0 +1,80 @@
+//! A connection that survives a cable: data goes on by a second path while the first one is down, then the first is
+//! loaded again as the spare one.
+//!
+//!     cargo run --example failover
+//!
+//! Two HCAs with two ports each live in a subnet within this process, whose cables the program pulls. On real HCAs only the
+//! lines with `net` differ.
+#![forbid(unsafe_code)]
+
+use std::error::Error;
+use std::time::Duration;
+
+use futures::StreamExt;
+use ibcm::sim::Subnet;
+use ibcm::{Connection, ConnectionEvent, Hca, Listener, Path, ServiceId};
+
+const SID: ServiceId = ServiceId::new(0x1000_0000_0000_0001);
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let net = Subnet::rails(2, ["client", "server"]).seed(1).await?;
+    let (client, server) = (Hca::open(net.device("client")).await?, Hca::open(net.device("server")).await?);
+    let listener = Listener::bind(SID).device(&server).await?;
+    let echo = tokio::spawn(async move {
+        let conn = listener.accept().await?.accept().await?; // takes alternate paths unless told otherwise
+        while let Some(message) = conn.recv().await? {
+            conn.send(message.into_buf()).await?;
+        }
+        Ok::<_, ibcm::Error>(())
+    });
+
+    let first = path_by(1, &client, &server).await?;
+    let spare = path_by(2, &client, &server).await?;
+    let connect = Connection::connect(first.with_service(SID)).alternate_path(&spare);
+    let conn = connect.retry_count(1).await?; // few retries: the spare path is tried soon
+    println!("the peer's answer to the spare path: {:?}", conn.failover());
+
+    let mut events = conn.events();
+    for round in 0..40u32 {
+        if round == 10 {
+            println!("round {round}: the first cable is pulled");
+            net.port_down("server", 1);
+        }
+        conn.send_copy(&round.to_be_bytes()).await?;
+        let reply = conn.recv().await?.ok_or("closed too early")?;
+        assert_eq!(reply[..], round.to_be_bytes());
+        if round == 20 {
+            match events.next().await {
+                Some(ConnectionEvent::Migrated { port, .. }) => {
+                    println!("round {round}: goes by port {port} now")
+                }
+                other => return Err(format!("no migration, but {other:?}").into()),
+            }
+            net.port_up("server", 1);
+            conn.load_alternate_path(&path_by(1, &client, &server).await?).await?;
+            println!("round {round}: the first cable is back, and the spare path");
+        }
+        if round == 30 {
+            println!("round {round}: the second cable is pulled");
+            net.port_down("client", 2);
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    while let Some(event) = events.next().await {
+        if let ConnectionEvent::Migrated { port, .. } = event {
+            println!("then by port {port}; no message was lost");
+            break;
+        }
+    }
+    println!("{}", conn.disconnect().await);
+    echo.await??;
+    client.close().await;
+    server.close().await;
+    Ok(())
+}
+
+/// The path from our port to the server's port with the same number.
+async fn path_by(port: usize, client: &Hca, server: &Hca) -> Result<Path, Box<dyn Error>> {
+    Ok(client.ports()[port - 1].path_to(server.ports()[port - 1].gid()).await?)
+}
