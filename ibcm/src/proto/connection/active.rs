@@ -92,7 +92,7 @@ impl Plan {
             alternate: connect
                 .alternate
                 .as_ref()
-                .map(|alternate| AlternatePlan::new(ca, alternate, path))
+                .map(|alternate| AlternatePlan::new(ca, connect.transport, alternate, path))
                 .transpose()?,
         };
         if !port.active {

@@ -13,11 +13,11 @@ use ibwire::{
 use super::pair::{A, P, SERVICE, time};
 use crate::proto::message::{
     ApInfo, ApStatus, Apr, Ari, Attribute as Id, FailoverAccepted, Lap, Message, MessageId, Mra, PathBlock,
-    Rej,
+    Rej, TransportService,
 };
 use crate::proto::{
     Accept, AlternateRequest, Config, ConnHandle, Connect, ConnectError, Disconnect, DisconnectCause,
-    Endpoint, Event, Listen, LoadPath, LocalCa, LocalPort, Path, PathError, State,
+    Endpoint, Event, Listen, LoadPath, LocalCa, LocalPort, Path, PathError, State, Transport,
 };
 
 const LIFE_TIME: u8 = 16;
@@ -379,6 +379,33 @@ fn a_path_that_the_device_cannot_have_is_refused_before_anything_is_sent() {
         );
         net.silent();
     }
+    (connect.alternate, connect.transport) = (Some(good), Transport::Uc);
+    let refused = net.hosts[A].connect(net.now, connect).unwrap_err();
+    assert!(refused.to_string().contains("only reliable connections migrate"), "{refused}");
+}
+
+/// The device cannot do it for other transports: the REQ's path is declined.
+#[test]
+fn an_unreliable_connection_has_no_alternate_path() {
+    let mut net = Net::new();
+    let mut listen = Listen::new(SERVICE);
+    listen.transports = Transport::Uc.into();
+    net.hosts[P] = {
+        let attr = net.hosts[P].local_ca().clone();
+        Endpoint::new(Config::default(), attr, [9; 32])
+    };
+    net.hosts[P].listen(listen).unwrap();
+    net.connect(Some(2));
+    let flight = net.take(Id::REQ);
+    let Message::Req(mut req) = flight.message.clone() else { panic!() };
+    req.transport = TransportService::UC;
+    net.deliver(&flight.with(req, flight.tid));
+    let Event::Request { conn: p, .. } = net.event(P) else { panic!() };
+    let accept = Accept::new(net.qpn());
+    assert_eq!(net.hosts[P].accept_attrs(p, &accept).unwrap().rts.alternate, None);
+    net.hosts[P].accept(net.now, p, accept).unwrap();
+    let Message::Rep(rep) = net.take(Id::REP).message else { panic!() };
+    assert_eq!(rep.failover_accepted, FailoverAccepted::UNSUPPORTED);
 }
 
 #[test]

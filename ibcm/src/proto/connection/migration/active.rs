@@ -16,6 +16,7 @@ use super::super::super::local::LocalCa;
 use super::super::super::message::Lap as LapMessage;
 use super::super::super::message::{ApInfo, ApStatus, Apr, FailoverAccepted, Message, PathBlock, Rep};
 use super::super::super::path::Path;
+use super::super::super::transport::Transport;
 use super::super::{Connection, Role, State};
 use super::{Alternate, Lap, Migration, REMEMBERED};
 
@@ -29,9 +30,17 @@ pub(in super::super::super) struct AlternatePlan {
 
 impl AlternatePlan {
     /// Checks that the device can have it, and that it fits the primary path.
-    pub(in super::super::super) fn new(ca: &LocalCa, path: &Path, primary: &Path) -> Result<Self, Invalid> {
+    pub(in super::super::super) fn new(
+        ca: &LocalCa,
+        transport: Transport,
+        path: &Path,
+        primary: &Path,
+    ) -> Result<Self, Invalid> {
         let (record, first) = (&path.record, &primary.record);
         let must = |value, must| Err(Invalid::new("alternate path", value, Limit::Must(must)));
+        if transport != Transport::Rc {
+            return must(Value::Transport(transport), "left out: only reliable connections migrate");
+        }
         if !ca.path_migration {
             return must(Value::Gid(record.dgid), "left out: the device cannot migrate paths");
         }
@@ -104,7 +113,7 @@ impl Connection {
         if self.state != State::Established {
             return Err(self.refusal().into());
         }
-        let plan = AlternatePlan::new(&core.ca, &load.path, &self.path(core))?;
+        let plan = AlternatePlan::new(&core.ca, self.transport, &load.path, &self.path(core))?;
         match self.migration.as_deref() {
             Some(Migration { lap: Some(_), .. }) => return Err(PathError::Busy),
             Some(Migration { loaded: Some(_), .. }) => return Err(PathError::Loaded),

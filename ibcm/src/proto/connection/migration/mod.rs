@@ -16,6 +16,7 @@ use super::super::event::Event;
 use super::super::message::{FailoverAccepted, PathBlock};
 use super::super::path::Path;
 use super::super::sgids::Address;
+use super::super::transport::Transport;
 use super::{Connection, Role, State, is_at};
 
 pub(in super::super) use active::AlternatePlan;
@@ -89,6 +90,11 @@ impl Migration {
 }
 
 impl Connection {
+    /// Whether our queue pair can have an alternate path.
+    fn can_migrate(&self, core: &Core) -> bool {
+        core.ca.path_migration && self.transport == Transport::Rc
+    }
+
     fn migration(&mut self) -> &mut Migration {
         self.migration.get_or_insert_default()
     }

@@ -50,7 +50,7 @@ impl Connection {
             }
             Proposal::Unusable => self.failover = Some(FailoverAccepted::REJECTED),
         }
-        if self.failover.is_some() && !core.ca.path_migration {
+        if self.failover.is_some() && !self.can_migrate(core) {
             self.failover = Some(FailoverAccepted::UNSUPPORTED);
         }
     }
@@ -58,7 +58,7 @@ impl Connection {
     /// What the REP says of the alternate path if the user takes it or does not.
     pub(in super::super) fn failover_answer(&self, core: &Core, takes: bool) -> FailoverAccepted {
         match (self.proposed(), self.failover) {
-            (Some(_), _) if !core.ca.path_migration => FailoverAccepted::UNSUPPORTED,
+            (Some(_), _) if !self.can_migrate(core) => FailoverAccepted::UNSUPPORTED,
             (Some(_), _) if takes => FailoverAccepted::ACCEPTED,
             (Some(_), _) => FailoverAccepted::REJECTED,
             // Without a proposal it means nothing.
@@ -149,7 +149,7 @@ impl Connection {
         if lap.remote_qpn != self.local_qpn {
             return Err(plain(ApStatus::WRONG_QPN));
         }
-        if !core.ca.path_migration || !self.takes_paths {
+        if !self.can_migrate(core) || !self.takes_paths {
             return Err(plain(ApStatus::UNSUPPORTED));
         }
         if let Some(Lap::Received { tid: of, block, asked_for_time, .. }) =
