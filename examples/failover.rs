@@ -47,7 +47,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         if round == 20 {
             match events.next().await {
                 Some(ConnectionEvent::Migrated { port, .. }) => {
-                    println!("round {round}: goes by port {port} now")
+                    println!("round {round}: goes by port {port} now");
                 }
                 other => return Err(format!("no migration, but {other:?}").into()),
             }
