@@ -1,16 +1,32 @@
-//! The discovery example finds its service.
+//! The discovery example finds its service, and udaddy talks to a socket of another process.
 
-use std::process::Command;
+mod common;
 
-type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+use common::{Program, Result, example};
+use ibcm::{Hca, sidr, ud};
 
-#[test]
-fn it_finds_the_service() -> Result {
-    let test = std::env::current_exe()?;
-    let profile = test.ancestors().nth(2).ok_or("no folder above the test")?;
-    let output = Command::new(profile.join("examples").join("discovery")).output()?;
-    let text = String::from_utf8(output.stdout)?;
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+#[tokio::test]
+async fn it_finds_the_service() -> Result {
+    let ended = Program::start(&mut example("discovery")?)?.ended().await?.well()?;
+    let text = ended.stdout;
     assert!(text.contains("the service is QP ") && text.ends_with("it answers\n"), "{text}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn udaddy_gets_its_datagrams_back() -> Result {
+    let hca = Hca::open("soft").await?;
+    let socket = ud::Socket::open(&hca).await?;
+    let _published = sidr::publish_ip(([0, 0, 0, 0], 7174), &socket).await?;
+    let echo = tokio::spawn(async move {
+        while let Ok(datagram) = socket.recv().await {
+            socket.send_copy(&datagram.from(), &datagram).await.ok();
+        }
+    });
+    let mut command = example("udaddy")?;
+    command.env("IBCM_DEVICE", "soft").args(["call", &hca.gid().to_ip().to_string()]);
+    let ended = Program::start(&mut command)?.ended().await?.well()?;
+    assert!(ended.stdout.contains("datagram 10 of 100 bytes"), "{}", ended.stdout);
+    echo.abort();
     Ok(())
 }
