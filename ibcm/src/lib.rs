@@ -66,6 +66,7 @@ mod accessors;
 mod backlog;
 #[cfg(feature = "runtime")]
 mod builder;
+#[cfg(feature = "runtime")]
 mod busy_poll;
 #[cfg(feature = "runtime")]
 mod clock;

@@ -151,7 +151,7 @@ counters! {
     /// Packets sent again.
     retransmitted,
     /// Connections that have migrated to their alternate path.
-    migrations,
+    path_migrations,
     /// QPs that failed by themselves.
     qp_errors,
 }

@@ -94,7 +94,7 @@ impl Rc {
         tracing::debug!(%qpn, from = peer.path.port, to = alternate.path.port, "path migrated");
         peer.path = alternate.path;
         self.requester.change_path(alternate.timeout);
-        shared.counters.migrations += 1;
+        shared.counters.path_migrations += 1;
         shared.device_event(DeviceEvent::PathMigrated(qpn));
     }
 }

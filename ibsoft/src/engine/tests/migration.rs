@@ -42,7 +42,7 @@ fn hca_t50_path_migration() {
          P > SEND_ONLY 1001 via=2
          D > ACK 1001 MSN=2 via=2
          D : recv 1 SUCCESS len=16
-         count migrations 1",
+         count path_migrations 1",
     );
     // The peer: it is asked to migrate by the first packet that comes by its alternate path with M.
     armed(2).run(
@@ -109,7 +109,7 @@ fn hca_t50_a_path_that_times_out_migrates() {
          wait 135ms
          D : send 2 RETRY_EXC_ERR
          D ! QpError
-         count migrations 1",
+         count path_migrations 1",
     );
 }
 
@@ -122,7 +122,7 @@ fn hca_t50_only_silence_migrates() {
          P > NAK 0x61 5000 M=0
          D : send 1 REM_INV_REQ_ERR
          D ! QpError
-         count migrations 0",
+         count path_migrations 0",
     );
     let mut dut = Dut::with(|_, rts| (rts.alternate, rts.rnr_retry) = (Some(alternate()), 0));
     dut.run(
@@ -211,7 +211,7 @@ fn hca_t50_the_old_path_is_loaded_again() {
          D > ACK 1002 MSN=3
          D : recv 2 SUCCESS len=16
          D ! PathMigrated
-         count migrations 2",
+         count path_migrations 2",
     );
 }
 
