@@ -59,9 +59,13 @@ fn main() -> ExitCode {
             ends_with(&cm, Case::new("limit", "hangs.sh", &[]).limit(1), 124),
         ),
     ];
-    for (machine, cases) in
-        [(&cm, kernel_alone()), (&cm, kernel_and_us()), (&cm, verbs()), (&umad, without_ib_cm())]
-    {
+    for (machine, cases) in [
+        (&cm, kernel_alone()),
+        (&cm, kernel_and_us()),
+        (&cm, verbs()),
+        (&umad, conformance()),
+        (&umad, without_ib_cm()),
+    ] {
         trials.extend(
             cases.into_iter().map(|case| Trial::test(case.name.clone(), ends_with(machine, case, 0))),
         );
@@ -148,13 +152,17 @@ fn verbs() -> Vec<Case> {
     cases.collect()
 }
 
+/// The device contract on rdma_rxe.
+fn conformance() -> Vec<Case> {
+    let case = |group| Case::new(format!("conformance_{group}"), "conformance.sh", &[group]).limit(300);
+    tests::CONFORMANCE_IN_GUEST.map(case).into()
+}
+
 /// What wants the CM class for itself, so that ib_cm must not be there.
 fn without_ib_cm() -> Vec<Case> {
     let test = |target: &str, case: &str, tests: &str| {
         Case::new(format!("verbs_{case}"), "test_target.sh", &[target, tests])
     };
-    let conformance =
-        |group: &str| Case::new(format!("conformance_{group}_on_rxe"), "conformance.sh", &[group]).limit(120);
     let own_qp = |case: &str, kernel: &str, us: &str, who: &str| {
         Case::new(format!("own_qp_{case}"), "own_qp.sh", &[kernel, us, who])
     };
@@ -184,7 +192,6 @@ fn without_ib_cm() -> Vec<Case> {
         Case::new("examples_on_rxe0", "examples.sh", &[]).limit(120),
         Case::new("examples_with_an_end_on_rxe0", "examples_apart.sh", &["10.77.0.1", "10.77.0.2"])
             .limit(180),
-        conformance("cancel"),
         own_qp("rdma_sys_connects_v4", "10.77.0.1", "10.77.0.2", "rdma_sys"),
         own_qp("rdma_sys_connects_v6", "fd77::1", "fd77::2", "rdma_sys"),
         own_qp("soft_hca_connects_v4", "10.77.0.1", "10.77.0.2", "soft"),

@@ -6,3 +6,24 @@ pub mod decode;
 mod docs;
 pub mod guest;
 pub mod ibsim;
+
+/// The groups of conformance cases, by their files, that the guest runs on its devices: one case of the guest for each.
+pub const CONFORMANCE_IN_GUEST: [&str; 17] = [
+    "attributes",
+    "agents",
+    "messages",
+    "memory",
+    "refused",
+    "retries",
+    "order",
+    "states",
+    "limits",
+    "drops",
+    "cancel",
+    "waiting",
+    "events",
+    "datagrams",
+    "uc",
+    "shared_receives",
+    "lacking",
+];

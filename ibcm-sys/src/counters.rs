@@ -33,6 +33,12 @@ counters! {
     mads_unanswered,
     /// What umad delivered and is no MAD of 256 bytes.
     mads_malformed,
+    /// Work requests for send queues that the driver took.
+    sends_posted,
+    /// Work requests for receive queues, shared ones too, that the driver took.
+    receives_posted,
+    /// Completions that the driver gave, of unsignaled work that failed too.
+    completions,
     /// Completions of work whose queue pair was reset or destroyed before.
     completions_late,
     /// Completion queues that could not be polled or armed.
@@ -47,5 +53,9 @@ counters! {
 
 /// Adds one.
 pub(crate) fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Relaxed);
+    add(counter, 1);
+}
+
+pub(crate) fn add(counter: &AtomicU64, number: usize) {
+    counter.fetch_add(number as u64, Relaxed);
 }

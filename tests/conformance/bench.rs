@@ -70,6 +70,11 @@ pub trait Fixture: Sync {
     /// The runtime of one case. The clock is paused if the device's time is the runtime's.
     fn runtime(&self) -> Runtime;
 
+    /// How long a case may take. On a paused clock one that hangs is at its limit at once.
+    fn limit(&self) -> Duration {
+        Duration::from_secs(60)
+    }
+
     /// Two new devices that reach each other, the same one twice if it can only reach itself.
     fn open(&self) -> LocalBoxFuture<'_, Bench>;
 

@@ -1,16 +1,12 @@
 //! A case: what it is called, what it needs of a device, what it does.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::time::Duration;
 
 use futures::future::LocalBoxFuture;
 use libtest_mimic::{Failed, Trial};
 
 use super::bench::{Bench, Feature, Fixture};
 use super::lacking;
-
-/// How long a case may take. On a paused clock one that hangs is at its limit at once.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// One case, to run on each device that has what it needs.
 #[derive(Clone, Copy)]
@@ -53,24 +49,26 @@ pub fn trials(fixture: &'static dyn Fixture, cases: impl Iterator<Item = Case>) 
     let trials = runs.into_iter().chain(refusals).map(|case| {
         let group = case.group.rsplit("::").next().unwrap_or_default();
         let name = format!("{}::{group}::{}", fixture.name(), case.name);
+        let runs_somewhere = !fixture.in_guest() || tests::CONFORMANCE_IN_GUEST.contains(&group);
+        assert!(runs_somewhere, "{name}: the guest does not know that group, see tests/lib.rs");
         Trial::test(name, move || run(fixture, case)).with_ignored_flag(fixture.in_guest())
     });
     trials.collect()
 }
 
 fn run(fixture: &dyn Fixture, case: Case) -> Result<(), Failed> {
-    let runtime = fixture.runtime();
+    let (runtime, limit) = (fixture.runtime(), fixture.limit());
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         runtime.block_on(async {
             let bench = fixture.open().await;
-            tokio::time::timeout(LIMIT, (case.run)(bench)).await
+            tokio::time::timeout(limit, (case.run)(bench)).await
         })
     }));
     // Not by dropping it: that would wait for ever for a slow call that hangs.
-    runtime.shutdown_timeout(LIMIT);
+    runtime.shutdown_timeout(limit);
     let left = fixture.nothing_left();
     outcome
         .unwrap_or_else(|panic| resume_unwind(panic))
-        .map_err(|_| Failed::from(format!("hangs: not done within {LIMIT:?}")))?;
+        .map_err(|_| Failed::from(format!("hangs: not done within {limit:?}")))?;
     left.map_err(Failed::from)
 }

@@ -2,9 +2,8 @@
 //! time. The devices stay from case to case, so after each there must be nothing left of it in the kernel.
 
 use std::fs;
-use std::path::Path;
-use std::process::Command;
-use std::sync::{Arc, OnceLock};
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use futures::future::LocalBoxFuture;
@@ -50,11 +49,13 @@ impl Fixture for Rxe {
         tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
     }
 
+    /// Some make and drop thousands of objects, on an emulated processor.
+    fn limit(&self) -> Duration {
+        Duration::from_secs(150)
+    }
+
     fn open(&self) -> LocalBoxFuture<'_, Bench> {
         Box::pin(async {
-            if !Path::new("/sys/class/infiniband").join(B).exists() {
-                run("rdma", &["link", "add", B, "type", "rxe", "netdev", NETDEV_OF_B]);
-            }
             run("ip", &["link", "set", CABLE_OF_B, "up"]);
             AT_FIRST.get_or_init(left);
             let (a, b) = (device(A).await, device(B).await);
@@ -67,6 +68,16 @@ impl Fixture for Rxe {
 
     fn nothing_left(&self) -> Result<(), String> {
         let began = Instant::now();
+        if let Some(mut removing) = REMOVING.lock().unwrap().take() {
+            while removing.try_wait().expect("a child").is_none() {
+                if began.elapsed() > SETTLING {
+                    removing.kill().expect("a child");
+                    return Err(format!("{B} is still open somewhere"));
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            add_b();
+        }
         loop {
             let (at_first, now) = (AT_FIRST.get_or_init(left), left());
             if now == *at_first {
@@ -82,9 +93,16 @@ impl Fixture for Rxe {
     }
 }
 
+fn add_b() {
+    run("rdma", &["link", "add", B, "type", "rxe", "netdev", NETDEV_OF_B]);
+}
+
 async fn device(name: &str) -> Arc<dyn Device> {
     LinuxDevice::open(name).await.unwrap_or_else(|error| panic!("{name}: {error:?}"))
 }
+
+/// What takes `b` away.
+static REMOVING: Mutex<Option<Child>> = Mutex::new(None);
 
 /// What the kernel has of devices and their users, before the first case opened one.
 static AT_FIRST: OnceLock<String> = OnceLock::new();
@@ -119,8 +137,10 @@ impl Hands for Cables {
         run("ip", &["link", "set", CABLE_OF_B, if up { "up" } else { "down" }]);
     }
 
+    /// The program returns when the kernel has taken the device away, which is when nobody has it open any more.
     fn remove_b(&self) {
-        run("rdma", &["link", "delete", B]);
+        let removing = Command::new("rdma").args(["link", "delete", B]).spawn().expect("rdma");
+        *REMOVING.lock().unwrap() = Some(removing);
     }
 
     fn open_a(&self) -> LocalBoxFuture<'_, Arc<dyn Device>> {

@@ -20,7 +20,7 @@ use super::channel::Bell;
 use super::qp::Shared;
 use super::table::Table;
 use super::{Hca, Raw, datagram};
-use crate::counters::count;
+use crate::counters::{add, count};
 use crate::pool::{DEADLINE, Deferred};
 
 // rdma-sys writes it by hand: it has to be what libibverbs writes.
@@ -246,6 +246,7 @@ impl Cq {
                 count(&self.hca.counters().queue_failures);
                 return;
             };
+            add(&self.hca.counters().completions, found);
             for wc in &raw[..found.min(BATCH)] {
                 // SAFETY: the call has written the first `found` completions, and its fields are integers.
                 let wc = unsafe { wc.assume_init_ref() };

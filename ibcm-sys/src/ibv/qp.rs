@@ -19,7 +19,7 @@ use super::srq::{Srq, VerbsSrq};
 use super::state::State;
 use super::work::{self, BATCH, Entries, Places, Prepared};
 use super::{Hca, Raw, at_most, attr, check, zeroed};
-use crate::counters::count;
+use crate::counters::{add, count};
 use crate::pool::Deferred;
 
 /// A queue pair of the contract.
@@ -389,7 +389,9 @@ impl Qp {
         }
         while !work.is_empty() {
             let mut left = Leftovers::default();
+            let before = work.len();
             let result = self.send_batch(work, &mut left);
+            add(&self.hca().counters().sends_posted, before - work.len());
             left.settle(self.hca());
             result?;
         }
@@ -481,7 +483,8 @@ impl Qp {
         }
         let cq = self.recv.cq();
         while !work.is_empty() {
-            work::post_receives(
+            let before = work.len();
+            let result = work::post_receives(
                 work,
                 &self.shared.recv_places,
                 self.shared.max_sge as usize,
@@ -503,7 +506,9 @@ impl Qp {
                     // SAFETY: as in `send_batch`.
                     unsafe { rdma_sys::ibv_post_recv(self.raw.get(), first, refused) }
                 },
-            )?;
+            );
+            add(&self.hca().counters().receives_posted, before - work.len());
+            result?;
         }
         Ok(())
     }

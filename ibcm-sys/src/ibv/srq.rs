@@ -11,7 +11,7 @@ use super::domain::Domain;
 use super::table::Table;
 use super::work::{self, Places};
 use super::{Raw, at_most, check};
-use crate::counters::count;
+use crate::counters::{add, count};
 use crate::pool::Deferred;
 
 /// A shared receive queue of the contract. Dropped, it is destroyed once the last queue pair that uses it is.
@@ -87,7 +87,8 @@ impl Srq {
             return Err(PostError::Gone);
         }
         while !work.is_empty() {
-            work::post_receives(
+            let before = work.len();
+            let result = work::post_receives(
                 work,
                 &self.places,
                 self.max_sge as usize,
@@ -105,7 +106,9 @@ impl Srq {
                     // is destroyed.
                     unsafe { rdma_sys::ibv_post_srq_recv(self.raw(), first, refused) }
                 },
-            )?;
+            );
+            add(&self.domain.hca().counters().receives_posted, before - work.len());
+            result?;
         }
         Ok(())
     }

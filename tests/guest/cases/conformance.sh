@@ -12,8 +12,14 @@ if ! ip link show switch >/dev/null 2>&1; then
   ip link set switch up
   neighbours veth_a 10.79.0.1 02:00:00:00:77:01 veth_b 10.79.0.2 02:00:00:00:77:02
 fi
-for name in a b; do
-  [[ -d /sys/class/infiniband/rxe_$name ]] || rdma link add rxe_$name type rxe netdev veth_$name
-done
+away() {
+  for name in a b; do
+    [[ ! -d /sys/class/infiniband/rxe_$name ]] || rdma link delete rxe_$name
+  done
+}
+
+away # what a case before has left that was ended at its limit
+for name in a b; do rdma link add rxe_$name type rxe netdev veth_$name; done
+trap away EXIT
 "/job/conformance" --ignored --test-threads=1 --color=never "rxe::$1::" | tee result
 grep -q '^test result: ok\. [1-9]' result
