@@ -11,7 +11,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use tests::guest::{self, Case, Config, Machine, Target};
 
 /// What runs beside the kernel's own connection manager.
-const CM_TARGETS: &[Target] = &[example("rping")];
+const CM_TARGETS: &[Target] = &[example("rping"), example("udaddy")];
 
 /// What runs where class 7 is free.
 const UMAD_TARGETS: &[Target] = &[
@@ -117,14 +117,18 @@ fn kernel_and_us() -> Vec<Case> {
             case("bad_wire_kernel_calls.sh", &[us]).limit(120),
             case("rping_calls_us.sh", &[us, "64"]),
             case("we_call_rping.sh", &[kernel, "64"]),
+            case("udaddy_calls_us.sh", &[us]),
+            case("we_call_udaddy.sh", &[kernel]),
         ]
     });
     let long = [
         Case::new("rping_calls_us_with_long_pings", "rping_calls_us.sh", &["10.77.0.2", "65000"]).limit(120),
         Case::new("we_call_rping_with_long_pings", "we_call_rping.sh", &["10.77.0.1", "65000"]).limit(120),
     ];
+    let groups = ["hca_t59_mckey_tells_us.sh", "hca_t59_mckey_hears_us.sh"]
+        .map(|script| Case::new(script.trim_end_matches(".sh"), script, &["10.77.0.1", "239.1.1.1"]));
     let link = [Case::new("link_goes_down", "link_goes_down.sh", &["10.77.0.1", "fd77::1"]).limit(120)];
-    cases.chain(long).chain(link).collect()
+    cases.chain(long).chain(groups).chain(link).collect()
 }
 
 /// Queue pairs that are brought up by hand: pyverbs on rxe0 at one end, the software HCA at the other.
