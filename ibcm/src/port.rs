@@ -32,7 +32,8 @@ impl Port {
         &self.hca
     }
 
-    /// The GID by which peers reach it: on RoCE the first of type RoCE v2. [`Gid::UNSPECIFIED`] if it has none.
+    /// The GID by which peers reach it: on RoCE the first of type RoCE v2 that is not
+    /// link-local, or the first of them. [`Gid::UNSPECIFIED`] if it has none.
     pub fn gid(&self) -> Gid {
         self.local().map_or(Gid::UNSPECIFIED, |port| first_gid(&port))
     }
@@ -70,15 +71,57 @@ impl Port {
     }
 }
 
-/// The GID by which peers reach a port.
+/// The GID by which peers reach a port: of RoCE v2 one that is known beyond the link, if there is one.
 pub(crate) fn first_gid(port: &LocalPort) -> Gid {
-    let of = |kind| port.gids.iter().find(|entry| entry.kind == kind);
-    let entry = of(GidKind::RoceV2).or_else(|| of(GidKind::Infiniband)).or(port.gids.first());
+    let of = |kind| port.gids.iter().filter(move |entry| entry.kind == kind);
+    let routable = of(GidKind::RoceV2).find(|entry| !entry.gid.is_link_local());
+    let entry = routable.or_else(|| of(GidKind::RoceV2).next());
+    let entry = entry.or_else(|| of(GidKind::Infiniband).next()).or(port.gids.first());
     entry.map_or(Gid::UNSPECIFIED, |entry| entry.gid)
 }
 
 impl fmt::Debug for Port {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Port({}/{})", self.hca.name(), self.number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ibdev::{GidEntry, LinkLayer, PortAttr};
+    use ibwire::{Mtu, Rate};
+
+    use super::*;
+
+    fn port(link_layer: LinkLayer, gids: &[(GidKind, &str)]) -> LocalPort {
+        let attr = PortAttr {
+            number: 1,
+            state: PortState::Active,
+            link_layer,
+            active_mtu: Mtu::B1024,
+            lid: Lid::NONE,
+            lmc: 0,
+            sm_lid: Lid::NONE,
+            rate: Rate::PORT_CURRENT,
+        };
+        let gids = gids.iter().enumerate().map(|(index, (kind, gid))| GidEntry {
+            index: index as u16,
+            gid: gid.parse().expect("a GID"),
+            kind: *kind,
+        });
+        LocalPort::new(&attr, gids.collect(), Vec::new())
+    }
+
+    #[test]
+    fn peers_dial_an_address_that_they_can_route_to() {
+        use GidKind::{Infiniband, RoceV1, RoceV2};
+        let of = |link_layer, gids: &[_]| first_gid(&port(link_layer, gids)).to_string();
+        let (own, v4, v6) = ("fe80::1", "::ffff:10.0.0.1", "fd00::1");
+        let roce = LinkLayer::Ethernet;
+        assert_eq!(of(roce, &[(RoceV1, own), (RoceV2, own), (RoceV1, v4), (RoceV2, v4)]), v4);
+        assert_eq!(of(roce, &[(RoceV2, own), (RoceV2, v6), (RoceV2, v4)]), v6);
+        assert_eq!(of(roce, &[(RoceV1, v4), (RoceV2, own)]), own);
+        assert_eq!(of(LinkLayer::InfiniBand, &[(Infiniband, own)]), own);
+        assert_eq!(of(roce, &[]), "::");
     }
 }
