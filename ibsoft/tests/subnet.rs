@@ -12,6 +12,7 @@ use ibdev::qp::Transition;
 use ibdev::{Device, DeviceError, DeviceEvent, OutgoingMad, PortState, PostError, Status};
 use ibsoft::sim::{Held, Probe, Subnet};
 use ibwire::Gid;
+use ibwire::packet::{Lrh, NextHeader};
 use pcap_file::pcap::PcapReader;
 
 async fn star(seed: u64) -> Subnet {
@@ -347,23 +348,28 @@ async fn quiet_waits_for_what_ends_by_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_pcap_holds_every_packet() {
-    let net = star(1).await;
-    let (a, b) = connected(&net, Options::default()).await;
-    soon(exchange(&a, &b, 1)).await;
-    let file = std::env::temp_dir().join(format!("ibsoft-subnet-{}.pcap", std::process::id()));
-    net.write_pcap(&file).unwrap();
-    let mut reader = PcapReader::new(File::open(&file).unwrap()).unwrap();
-    let mut packets = 0;
-    while let Some(packet) = reader.next_packet() {
-        let packet = packet.unwrap();
-        let frame = &packet.data[16..packet.data.len() - 6];
-        let icrc = &packet.data[packet.data.len() - 6..][..4];
-        assert_eq!(ibwire::icrc::of_ib_frame(frame).unwrap().0, icrc);
-        packets += 1;
+async fn hca_t64_every_packet_is_a_whole_frame_and_in_the_pcap() {
+    for (grh, next) in [(false, NextHeader::Bth), (true, NextHeader::Grh)] {
+        let net = star(1).await;
+        let (a, b) = connected(&net, Options { grh, ..Options::default() }).await;
+        soon(exchange(&a, &b, 1)).await;
+        let file = std::env::temp_dir().join(format!("ibsoft-subnet-{}.pcap", std::process::id()));
+        net.write_pcap(&file).unwrap();
+        let mut reader = PcapReader::new(File::open(&file).unwrap()).unwrap();
+        let mut packets = 0;
+        while let Some(packet) = reader.next_packet() {
+            let packet = packet.unwrap();
+            let (covered, vcrc) = packet.data[16..].split_last_chunk().unwrap();
+            let (frame, icrc) = covered.split_last_chunk().unwrap();
+            assert_eq!(ibwire::vcrc::of(covered).0, *vcrc);
+            assert_eq!(ibwire::icrc::of_ib_frame(frame).unwrap().0, *icrc);
+            let lrh = Lrh::parse(frame).unwrap();
+            assert_eq!((lrh.next, usize::from(lrh.words) * 4), (next, covered.len()));
+            packets += 1;
+        }
+        assert_eq!(packets, net.log().len());
+        std::fs::remove_file(&file).unwrap();
     }
-    assert_eq!(packets, net.log().len());
-    std::fs::remove_file(&file).unwrap();
 }
 
 #[tokio::test(start_paused = true)]
