@@ -38,3 +38,6 @@ mod real_devices {}
 
 #[doc = include_str!("../docs/failover.md")]
 mod failover {}
+
+#[doc = include_str!("../docs/mapping.md")]
+mod mapping {}
