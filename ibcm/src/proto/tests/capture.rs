@@ -29,7 +29,8 @@ pub(super) fn write<'a>(
     let mut file = PcapWriter::with_header(to, header)?;
     for (at, flight) in flights {
         let destination = flight.sent.to.av.grh.map_or(Gid::UNSPECIFIED, |grh| grh.dgid);
-        let frame = frame(net.hosts[flight.from].address.gid, destination, flight.bytes());
+        let frame =
+            frame(net.hosts[flight.from].address.gid_of(flight.sent.to.av.port), destination, flight.bytes());
         file.write_packet(&PcapPacket::new(at, frame.len() as u32, &frame))?;
     }
     Ok(())

@@ -20,6 +20,8 @@ pub(super) struct Address {
     pub(super) responder_resources: u8,
     pub(super) initiator_depth: u8,
     pub(super) link_layer: LinkLayer,
+    /// Ports; with more than one the host can migrate paths. RoCE only.
+    pub(super) ports: u8,
 }
 
 impl Address {
@@ -32,7 +34,25 @@ impl Address {
             responder_resources: 16,
             initiator_depth: 16,
             link_layer: LinkLayer::Ethernet,
+            ports: 1,
         }
+    }
+
+    /// The same with a second port: 10.0.1.(n + 1).
+    pub(super) fn two_ports(n: usize) -> Self {
+        Self { ports: 2, ..Self::roce(n) }
+    }
+
+    /// The GID of a port.
+    pub(super) fn gid_of(&self, port: u8) -> Gid {
+        let mut gid = self.gid;
+        gid.0[14] += port - 1;
+        gid
+    }
+
+    /// The port with this GID.
+    pub(super) fn port_with(&self, gid: Gid) -> Option<u8> {
+        (1..=self.ports).find(|&port| self.gid_of(port) == gid)
     }
 
     /// Host `n` of an InfiniBand subnet: LIDs 16(n + 1) and on, LMC 1.
@@ -59,17 +79,23 @@ impl Address {
     pub(super) const LIMITED_PKEY_INDEX: u16 = 0;
 
     fn ca(&self) -> LocalCa {
-        let mut attr = DeviceAttr::new("test", self.guid, 1);
+        let mut attr = DeviceAttr::new("test", self.guid, self.ports);
+        attr.path_migration = self.ports > 1;
         attr.ack_delay = ACK_DELAY;
         attr.max_responder_resources = self.responder_resources;
         attr.max_initiator_depth = self.initiator_depth;
-        LocalCa::new(&attr, vec![self.port()])
+        LocalCa::new(&attr, (1..=self.ports).map(|number| self.numbered_port(number)).collect())
     }
 
+    /// The first port.
     pub(super) fn port(&self) -> LocalPort {
+        self.numbered_port(1)
+    }
+
+    fn numbered_port(&self, number: u8) -> LocalPort {
         let roce = self.is_roce();
         let attr = PortAttr {
-            number: 1,
+            number,
             state: PortState::Active,
             link_layer: self.link_layer,
             active_mtu: Mtu::B4096,
@@ -78,7 +104,7 @@ impl Address {
             sm_lid: Lid::NONE,
             rate: Rate::GBPS_100,
         };
-        let entry = |index, kind| GidEntry { index, gid: self.gid, kind };
+        let entry = |index, kind| GidEntry { index, gid: self.gid_of(number), kind };
         let gids = if roce {
             vec![entry(2, GidKind::RoceV1), entry(Self::GID_INDEX, GidKind::RoceV2)]
         } else {
@@ -87,12 +113,17 @@ impl Address {
         LocalPort::new(&attr, gids, vec![PKey(0x7fff), PKey::DEFAULT])
     }
 
-    /// The path from this host to another.
+    /// The path from this host to another, by the first port of each.
     pub(super) fn path_to(&self, peer: &Self) -> Path {
+        self.path_between(1, peer, 1)
+    }
+
+    /// The path from a port of this host to a port of another.
+    pub(super) fn path_between(&self, port: u8, peer: &Self, peer_port: u8) -> Path {
         let roce = self.is_roce();
         let record = PathRecord {
-            dgid: peer.gid,
-            sgid: self.gid,
+            dgid: peer.gid_of(peer_port),
+            sgid: self.gid_of(port),
             dlid: peer.lid,
             slid: self.lid,
             hop_limit: if roce { 64 } else { 0 },
@@ -104,7 +135,7 @@ impl Address {
             packet_life_time: LIFE_TIME.into(),
             ..PathRecord::default()
         };
-        Path { port: 1, record }
+        Path { port, record }
     }
 }
 

@@ -455,6 +455,34 @@ fn only_the_active_side_of_an_established_connection_loads_paths() {
     assert_eq!(net.refused(pair.a, 3), PathError::Busy);
 }
 
+/// A LAP that was long under way and that has been answered, granted or not, asks for nothing any more.
+#[test]
+fn a_lap_of_before_is_no_request() {
+    let mut net = Net::new();
+    let pair = net.established(None);
+    let first = net.load_on(pair, 2);
+    for (host, conn) in [(A, pair.a), (P, pair.p)] {
+        net.hosts[host].migrated(net.now, conn).unwrap();
+        let Event::Migrated { .. } = net.event(host) else { panic!() };
+    }
+    // By the path that both have gone over to, so it is refused, for now.
+    let second = first.with(first.lap(), TransactionId(2));
+    net.deliver(&second);
+    assert_eq!(net.take(Id::APR).apr().status, ApStatus::CURRENT_PATH);
+    net.load_on(pair, 3);
+    for (host, conn) in [(A, pair.a), (P, pair.p)] {
+        net.hosts[host].migrated(net.now, conn).unwrap();
+        let Event::Migrated { .. } = net.event(host) else { panic!() };
+    }
+    let before = net.hosts[P].stats().dropped_duplicate;
+    for late in [first, second] {
+        net.deliver(&late);
+        net.silent();
+        net.no_event(P);
+    }
+    assert_eq!(net.hosts[P].stats().dropped_duplicate, before + 2);
+}
+
 /// A repetition while the user thinks is no second request; behind the answer it meets the same answer.
 #[test]
 fn a_lap_that_comes_again() {

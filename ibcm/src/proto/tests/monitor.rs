@@ -14,6 +14,10 @@ struct Seen {
     reply: bool,
     established: bool,
     busy: bool,
+    /// Our LAP is out, and whether the peer has asked for more time.
+    lap: Option<bool>,
+    /// The peer's is here, undecided.
+    asked: bool,
     ended: bool,
     released: bool,
     /// Given up here: nothing but Released may follow, or not even that.
@@ -46,7 +50,14 @@ impl Monitor {
                     Event::Request { .. } | Event::PeerRequest { .. } => once(&mut seen.request),
                     Event::Reply { .. } => once(&mut seen.reply),
                     Event::Established { .. } => once(&mut seen.established),
-                    Event::Busy { .. } => once(&mut seen.busy),
+                    Event::Busy { .. } => once(seen.lap.as_mut().unwrap_or(&mut seen.busy)),
+                    Event::AlternateLoaded { .. }
+                    | Event::AlternateRefused { .. }
+                    | Event::AlternateTimeout { .. } => {
+                        assert!(seen.lap.take().is_some(), "nobody has asked for a path: {event:?}");
+                    }
+                    Event::AlternateRequest { .. } => once(&mut seen.asked),
+                    Event::Migrated { .. } => {}
                     other => panic!("an event that the monitor does not know: {other:?}"),
                 }
             }
@@ -59,6 +70,23 @@ impl Monitor {
         if !seen.released {
             seen.given_up = Some(ending);
         }
+    }
+
+    /// A LAP leaves here.
+    pub(super) fn ask_for_path(&mut self, conn: ConnHandle) {
+        let before = self.0.entry(conn).or_default().lap.replace(false);
+        assert_eq!(before, None, "a second LAP");
+    }
+
+    /// Whether a LAP has been sent whose end was not reported.
+    pub(super) fn awaits_apr(&self, conn: ConnHandle) -> bool {
+        self.0.get(&conn).is_some_and(|seen| seen.lap.is_some())
+    }
+
+    /// The peer's LAP is answered here.
+    pub(super) fn answer_path(&mut self, conn: ConnHandle) {
+        let asked = self.0.get_mut(&conn).map(|seen| std::mem::take(&mut seen.asked));
+        assert_eq!(asked, Some(true), "an answer to nothing");
     }
 
     /// The connections that were ever reported.

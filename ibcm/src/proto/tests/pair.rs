@@ -66,6 +66,11 @@ impl Net {
         Self::roce(2)
     }
 
+    /// Two RoCE hosts of two ports each, which can migrate paths.
+    pub(super) fn two_ports() -> Self {
+        Self::new((0..2).map(|n| (Address::two_ports(n), Config::default())))
+    }
+
     /// `n` RoCE hosts, of which [`P`] listens.
     pub(super) fn roce(n: usize) -> Self {
         Self::new((0..n).map(|n| (Address::roce(n), Config::default())))
@@ -119,7 +124,7 @@ impl Net {
     /// Takes what the endpoints have to say: MADs go onto the wire, events to their host.
     pub(super) fn collect(&mut self) {
         for from in 0..self.hosts.len() {
-            while let Some(sent) = self.hosts[from].ep.poll_transmit(self.now, 1) {
+            while let Some(sent) = self.transmit(from) {
                 match Message::decode(&sent.mad) {
                     Ok((header, message)) => {
                         let flight = self.route(from, sent, header, message);
@@ -139,16 +144,28 @@ impl Net {
         }
     }
 
+    /// What a host sends next, by any of its ports.
+    fn transmit(&mut self, from: usize) -> Option<OutgoingMad> {
+        let Host { ep, address, .. } = &mut self.hosts[from];
+        (1..=address.ports).find_map(|port| {
+            let sent = ep.poll_transmit(self.now, port)?;
+            assert_eq!(sent.to.av.port, port);
+            Some(sent)
+        })
+    }
+
     fn route(&self, from: usize, sent: OutgoingMad, header: MadHeader, message: Message) -> Flight {
         let sender = &self.hosts[from].address;
         let av = &sent.to.av;
-        assert_eq!(av.port, 1, "a port that the sender does not have");
-        let owns_lid =
-            |lid: Lid| self.hosts.iter().position(|h| !h.address.is_roce() && lid.0 & !1 == h.address.lid.0);
-        let to = match &av.grh {
+        let owns_lid = |lid: Lid| {
+            let owner =
+                self.hosts.iter().position(|h| !h.address.is_roce() && lid.0 & !1 == h.address.lid.0)?;
+            Some((owner, 1))
+        };
+        let destination = match &av.grh {
             Some(grh) if sender.is_roce() => {
                 assert_eq!(grh.sgid_index, Address::GID_INDEX, "a GID index of the wrong type");
-                self.hosts.iter().position(|h| h.address.gid == grh.dgid)
+                (0..).zip(&self.hosts).find_map(|(n, host)| Some((n, host.address.port_with(grh.dgid)?)))
             }
             _ => owns_lid(av.dlid),
         };
@@ -156,15 +173,19 @@ impl Net {
         // A SIDR_REQ may have been redirected to another queue pair.
         assert!(sent.to.qpn == Qpn::GSI || matches!(message, Message::SidrReq(_)));
         let source = MadSource {
-            port: 1,
+            port: destination.map_or(1, |(_, port)| port),
             slid: Lid(sender.lid.0 | u16::from(av.path_bits)),
             sl: av.sl,
             path_bits: (av.dlid.0 & 1) as u8,
             qpn: Qpn::GSI,
             pkey_index: sent.to.pkey_index,
-            grh: av.grh.map(|grh| GlobalRoute { dgid: sender.gid, sgid_index: Address::GID_INDEX, ..grh }),
+            grh: av.grh.map(|grh| GlobalRoute {
+                dgid: sender.gid_of(av.port),
+                sgid_index: Address::GID_INDEX,
+                ..grh
+            }),
         };
-        Flight { from, to, source, sent, header, message }
+        Flight { from, to: destination.map(|(host, _)| host), source, sent, header, message }
     }
 
     /// Hands a MAD to its receiver.

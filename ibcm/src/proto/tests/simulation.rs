@@ -1,12 +1,14 @@
-//! Two engines, applications that do what they like, and a network that loses, repeats, delays and reorders. Whatever
+//! Two engines of two ports each, applications that do what they like, and a network that loses, repeats, delays and reorders. Whatever
 //! the seed, the invariant of design.md section 8 holds: both sides are established, or both have failed, or one believes
 //! itself established and learns better, within its bound, from its next DREQ; after TimeWait nothing is left; each event
-//! comes once.
+//! comes once; an alternate path that both sides have loaded is the same one.
 //!
 //! `SEEDS=1000000 cargo test -p ibcm --lib two_engines` runs the first so many seeds instead of 10,000.
 
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
-use std::path::PathBuf;
+mod log;
+mod paths;
+
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashSet};
 use std::time::{Duration, Instant};
 
 use ibdev::MadSource;
@@ -15,13 +17,14 @@ use ibwire::{CommId, PrivateData, Qpn, RejReason, ServiceId, TimeCode};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::capture;
 use super::monitor::Ending;
 use super::pair::*;
-use crate::proto::message::Message;
+use crate::proto::message::{Attribute, Message};
 use crate::proto::{
-    Accept, ConnHandle, Connect, Disconnect, DisconnectCause, Event, Info, Listen, Reject, Role, State,
+    Accept, ConnHandle, Connect, ConnectError, Disconnect, DisconnectCause, Event, Info, Listen, Path,
+    Reject, Role, State,
 };
+use log::Line;
 
 const SEEDS: u64 = 10_000;
 
@@ -58,16 +61,15 @@ enum Move {
     Abort,
     Detach,
     FirstPacket,
-}
-
-/// A line of the log.
-#[derive(Debug)]
-enum Line {
-    Sent { fate: &'static str, flight: Box<Flight> },
-    Arrived { to: usize, message: Message },
-    Told(usize, Event),
-    Did(usize, Move, ConnHandle, bool),
-    Restarted(usize),
+    /// Active side: asks the peer to load another path.
+    LoadPath,
+    /// Passive side: our queue pair has the path that the peer asks for, or will not have it.
+    AcceptPath,
+    RejectPath,
+    /// The queue pair goes over to the path that both ends have loaded.
+    Migrate,
+    /// And so does that of the peer, when it hears of it.
+    Follow,
 }
 
 #[derive(Debug)]
@@ -86,6 +88,8 @@ struct Sim {
     held: BTreeMap<(usize, ConnHandle), Held>,
     /// Queue pairs whose connection has been released.
     free_qpns: [Vec<Qpn>; 2],
+    /// The LAPs that were reported, told apart by their private data.
+    laps: HashSet<PrivateData<168>>,
     /// Nobody begins anything any more.
     calm: bool,
     outcomes: Outcomes,
@@ -95,10 +99,12 @@ struct Sim {
 struct Held {
     qpn: Option<Qpn>,
     ended: bool,
+    /// The path of the last LAP.
+    asked_for: Option<Path>,
 }
 
 /// What came of it, to see that the simulation reaches what it is for.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default, Clone)]
 struct Outcomes {
     established: u32,
     half_open: u32,
@@ -107,68 +113,19 @@ struct Outcomes {
     disconnected: u32,
     stale: u32,
     met: u32,
-}
-
-impl Drop for Sim {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            return;
-        }
-        eprintln!("seed {} fails; {:?}", self.seed, self.weather);
-        for (at, line) in &self.log {
-            match line {
-                Line::Sent { fate, flight } => {
-                    eprintln!("{at:>12.3?} {} {fate} {}", flight.from, name(&flight.message));
-                }
-                Line::Arrived { to, message } => eprintln!("{at:>12.3?}      {} > {to}", name(message)),
-                Line::Restarted(host) => eprintln!("{at:>12.3?} {host} restarts"),
-                Line::Told(host, event) => eprintln!("{at:>12.3?} {host} is told {}", told(event)),
-                Line::Did(host, what, conn, possible) => {
-                    eprintln!(
-                        "{at:>12.3?} {host} does {what:?} to {conn:?}{}",
-                        if *possible { "" } else { ": refused" }
-                    );
-                }
-            }
-        }
-        match self.write_pcap() {
-            Ok(file) => eprintln!("the packets, lost ones too: {}", file.display()),
-            Err(error) => eprintln!("the packets could not be written: {error}"),
-        }
-    }
-}
-
-/// An event without the messages in it, which the log has already.
-fn told(event: &Event) -> String {
-    let conn = event.conn();
-    match event {
-        Event::Request { .. } => format!("Request {conn:?}"),
-        Event::PeerRequest { .. } => format!("PeerRequest {conn:?}"),
-        Event::Reply { .. } => format!("Reply {conn:?}"),
-        Event::Busy { .. } => format!("Busy {conn:?}"),
-        Event::ReplyRefused { reason, .. } => format!("ReplyRefused {conn:?} {reason:?}"),
-        other => format!("{other:?}"),
-    }
-}
-
-fn name(message: &Message) -> String {
-    let mut text =
-        format!("{} {} {}", message.attribute(), message.local_comm_id(), message.remote_comm_id());
-    match message {
-        Message::Req(req) => text += &format!(" QP {}", req.local_qpn),
-        Message::Rep(rep) => text += &format!(" QP {}", rep.local_qpn),
-        Message::Dreq(dreq) => text += &format!(" to QP {}", dreq.remote_qpn),
-        Message::Rej(rej) => text += &format!(" {} {:?}", rej.reason, rej.message),
-        Message::Mra(mra) => text += &format!(" {:?}", mra.message),
-        _ => {}
-    }
-    text
+    /// By the REQ, by LAP and APR.
+    proposed: u32,
+    loaded: u32,
+    paths_refused: u32,
+    laps_timed_out: u32,
+    migrated: u32,
+    messages: BTreeSet<Attribute>,
 }
 
 impl Sim {
     fn new(seed: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let net = Net::pair();
+        let net = Net::two_ports();
         let ms = Duration::from_millis;
         let weather = Weather {
             loss: rng.random_range(0.0..=0.4),
@@ -188,6 +145,7 @@ impl Sim {
             log: Vec::new(),
             held: BTreeMap::new(),
             free_qpns: [Vec::new(), Vec::new()],
+            laps: HashSet::new(),
             calm: false,
             outcomes: Outcomes::default(),
         };
@@ -236,25 +194,6 @@ impl Sim {
         self.agenda.push(std::cmp::Reverse((self.net.now + after, self.next_number, what)));
     }
 
-    /// All that was sent, for Wireshark.
-    fn write_pcap(&self) -> Result<PathBuf, pcap_file::PcapError> {
-        let file = std::env::temp_dir().join(format!("ibcm-engines-seed-{}.pcap", self.seed));
-        let sent = self.log.iter().filter_map(|(at, line)| match line {
-            Line::Sent { flight, .. } => Some((*at, &**flight)),
-            _ => None,
-        });
-        capture::write(
-            std::fs::File::create(&file).map_err(pcap_file::PcapError::IoError)?,
-            &self.net,
-            sent,
-        )?;
-        Ok(file)
-    }
-
-    fn note(&mut self, line: Line) {
-        self.log.push((self.net.now - self.start, line));
-    }
-
     // The network.
 
     /// Puts what was sent under way, and lets the applications hear of what happened.
@@ -266,6 +205,7 @@ impl Sim {
                 (false, false) => 1,
                 (false, true) => 2,
             };
+            self.outcomes.messages.insert(flight.message.attribute());
             let fate = ["loses ", "sends ", "sends twice"][copies];
             for _ in 0..copies {
                 let jitter = self.rng.random_range(0.0..=1.0);
@@ -333,6 +273,9 @@ impl Sim {
         if self.chance(0.2) {
             connect.deadline = Some(self.net.now + Duration::from_millis(self.rng.random_range(1..3_000)));
         }
+        if self.chance(0.3) {
+            connect.alternate = Some(self.any_path(host));
+        }
         // A queue pair that has rested is as good as a new one.
         if let Some(qpn) = self.free_qpns[host].pop() {
             connect.qpn = qpn;
@@ -343,7 +286,12 @@ impl Sim {
             PEERS => ep.connect_peer(now, connect),
             _ => ep.connect(now, connect),
         };
-        let conn = conn.unwrap();
+        let Ok(conn) = conn else {
+            // The alternate path is the primary one.
+            assert!(matches!(conn, Err(ConnectError::Invalid(_))), "{conn:?}");
+            self.free_qpns[host].push(qpn);
+            return;
+        };
         self.hold(host, conn, Some(qpn));
         if self.chance(0.1) {
             let after = self.pause(1_000);
@@ -353,7 +301,7 @@ impl Sim {
     }
 
     fn hold(&mut self, host: usize, conn: ConnHandle, qpn: Option<Qpn>) {
-        self.held.insert((host, conn), Held { qpn, ended: false });
+        self.held.insert((host, conn), Held { qpn, ended: false, asked_for: None });
     }
 
     fn react(&mut self, host: usize, event: &Event) {
@@ -383,6 +331,7 @@ impl Sim {
             Event::Established { .. } => {
                 self.outcomes.established += 1;
                 self.plan_the_end(host, conn);
+                self.plan_paths(host, conn);
             }
             Event::Rejected { .. } | Event::Withdrawn { .. } | Event::ReplyRefused { .. } => {
                 self.outcomes.rejected += 1;
@@ -397,7 +346,7 @@ impl Sim {
                 self.free_qpns[host].extend(held.qpn);
             }
             Event::Busy { .. } => {}
-            other => panic!("{other:?}"),
+            other => self.react_to_path(host, other),
         }
     }
 
@@ -442,6 +391,7 @@ impl Sim {
                     None => self.net.hosts[host].qpn(),
                 };
                 let mut accept = Accept::new(qpn);
+                accept.failover = self.rng.random_bool(0.9);
                 if self.rng.random_bool(0.2) {
                     accept.deadline = Some(now + Duration::from_millis(self.rng.random_range(1..3_000)));
                 }
@@ -460,6 +410,7 @@ impl Sim {
                 let ready = ep.ready(now, conn, PrivateData::from(b"ready")).is_ok();
                 if ready {
                     self.plan_the_end(host, conn);
+                    self.plan_paths(host, conn);
                 }
                 ready
             }
@@ -491,6 +442,10 @@ impl Sim {
                 }
                 peer_is_ready
             }
+            Move::LoadPath => self.load_path(host, conn, &info),
+            Move::AcceptPath | Move::RejectPath => self.answer_path(host, conn, what == Move::AcceptPath),
+            Move::Migrate => self.migrate(host, conn, &info),
+            Move::Follow => self.follow(host, conn, &info),
         };
         self.note(Line::Did(host, what, conn, possible));
     }
@@ -537,6 +492,7 @@ impl Sim {
                     assert_eq!(attrs.rtr.rq_psn, theirs.rts.sq_psn);
                     assert_eq!(attrs.rtr.path_mtu, theirs.rtr.path_mtu);
                     assert!(attrs.rts.max_rd_atomic <= theirs.rtr.max_dest_rd_atomic);
+                    self.check_paths(host, &attrs, &theirs);
                 }
                 _ => self.outcomes.half_open += 1,
             }
@@ -566,6 +522,7 @@ impl Sim {
             }
         }
         self.check_agreement();
+        self.check_laps();
 
         // Those that are left end by the DREQ of one side; a side that did not hear it, by its own.
         while let Some(&(host, conn, info)) = self.established().first() {
@@ -604,7 +561,7 @@ fn two_engines_on_a_bad_network() {
     for seed in 0..long.unwrap_or(SEEDS) {
         let mut sim = Sim::new(seed);
         sim.run();
-        let got = sim.outcomes;
+        let got = std::mem::take(&mut sim.outcomes);
         total.established += got.established;
         total.half_open += got.half_open;
         total.rejected += got.rejected;
@@ -612,10 +569,31 @@ fn two_engines_on_a_bad_network() {
         total.disconnected += got.disconnected;
         total.stale += got.stale;
         total.met += got.met;
+        total.proposed += got.proposed;
+        total.loaded += got.loaded;
+        total.paths_refused += got.paths_refused;
+        total.laps_timed_out += got.laps_timed_out;
+        total.migrated += got.migrated;
+        total.messages.extend(got.messages);
     }
     // The simulation is worth its time only if it gets everywhere.
-    let Outcomes { established, half_open, rejected, timed_out, disconnected, stale, met } = total;
     eprintln!("{total:?}");
+    let Outcomes { established, half_open, rejected, timed_out, disconnected, stale, met, .. } = total;
     assert!(established > 1_000 && disconnected > 1_000 && rejected > 100 && timed_out > 100, "{total:?}");
     assert!(half_open > 0 && stale > 0 && met > 1_000, "{total:?}");
+    let Outcomes { proposed, loaded, paths_refused, laps_timed_out, migrated, .. } = total;
+    assert!(proposed > 1_000 && loaded > 1_000 && migrated > 1_000, "{total:?}");
+    assert!(paths_refused > 100 && laps_timed_out > 100, "{total:?}");
+    let all = [
+        Attribute::REQ,
+        Attribute::MRA,
+        Attribute::REJ,
+        Attribute::REP,
+        Attribute::RTU,
+        Attribute::DREQ,
+        Attribute::DREP,
+        Attribute::LAP,
+        Attribute::APR,
+    ];
+    assert_eq!(total.messages, BTreeSet::from(all));
 }

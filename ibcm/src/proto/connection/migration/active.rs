@@ -18,7 +18,7 @@ use super::super::super::message::{ApInfo, ApStatus, Apr, FailoverAccepted, Mess
 use super::super::super::path::Path;
 use super::super::super::transport::Transport;
 use super::super::{Connection, Role, State};
-use super::{Alternate, Lap, Migration, REMEMBERED};
+use super::{Alternate, Lap, Migration};
 
 /// What a path comes to on this CA beside the primary one.
 #[derive(Debug, Clone, Copy)]
@@ -200,10 +200,7 @@ impl Connection {
         self.stop_exchange(core);
         let migration = self.migration.as_mut()?;
         let Some(Lap::Sent { tid, path }) = migration.lap.take() else { return None };
-        if migration.over.len() == REMEMBERED {
-            migration.over.remove(0);
-        }
-        migration.over.push(tid);
+        migration.end(tid);
         Some(path)
     }
 

@@ -57,7 +57,7 @@ pub(in super::super) struct Migration {
     closed: bool,
     /// A LAP was answered: a REJ is late from now on.
     exchanged: bool,
-    /// Transactions of our LAPs that are over, the newest last.
+    /// Transactions of LAPs that are over, the newest last: ours, or the peer's before the one that we answered last.
     over: Vec<TransactionId>,
     /// The last LAP that we answered, and how.
     answered: Option<(TransactionId, Box<[u8; MAD_LEN]>)>,
@@ -82,6 +82,21 @@ impl Alternate {
 }
 
 impl Migration {
+    /// A LAP with this transaction is over: what comes of it from now on is late.
+    fn end(&mut self, tid: TransactionId) {
+        if self.over.len() == REMEMBERED {
+            self.over.remove(0);
+        }
+        self.over.push(tid);
+    }
+
+    /// The peer's LAP is answered with `mad`. It has one out at a time, so the one before is over.
+    fn remember_answer(&mut self, tid: TransactionId, mad: [u8; MAD_LEN]) {
+        if let Some((before, _)) = self.answered.replace((tid, Box::new(mad))) {
+            self.end(before);
+        }
+    }
+
     /// Whether a MAD comes by the alternate path, or by the one of before the last migration.
     pub(super) fn knows(&self, from: &MadSource) -> bool {
         self.loaded.as_ref().is_some_and(|path| is_at(path.address.av(), from))

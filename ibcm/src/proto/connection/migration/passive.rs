@@ -118,6 +118,10 @@ impl Connection {
             core.answer(from.reply(), **mad);
             return;
         }
+        if self.migration.as_ref().is_some_and(|migration| migration.over.contains(&tid)) {
+            core.stats.dropped_duplicate += 1;
+            return;
+        }
         let refusal = match self.look_at_lap(core, from, tid, lap) {
             Ok(Some((path, to))) => {
                 let block = lap.alternate;
@@ -134,6 +138,10 @@ impl Connection {
         };
         let mad = encoded(tid, self.apr(refusal.0, refusal.1.encode(), PrivateData::EMPTY));
         core.stats.refused_alternates += u64::from(refusal.0 != ApStatus::LOADED);
+        // What is refused for good needs no memory. What is not may come again when it would not be refused any more.
+        if !matches!(refusal.0, ApStatus::WRONG_QPN | ApStatus::UNSUPPORTED) {
+            self.migration().remember_answer(tid, mad);
+        }
         core.answer(from.reply(), mad);
     }
 
@@ -225,7 +233,7 @@ impl Connection {
         }
         core.timers.stop(&mut self.timer);
         let mad = encoded(tid, self.apr(status, info.encode(), private_data));
-        self.migration().answered = Some((tid, Box::new(mad)));
+        self.migration().remember_answer(tid, mad);
         self.send_by_primary(core, mad);
         Ok(())
     }
