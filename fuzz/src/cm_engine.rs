@@ -1,16 +1,20 @@
 //! The CM engine: MADs of two peers, commands and time, in any order.
 //!
 //! An input is a list of operations; see `World::step`. However it goes, each connection sees one final event at
-//! most and is released once, and once all are aborted nothing is left after a bounded time.
+//! most and is released once, it has one LAP out at most and each has one end, and once all are aborted nothing is left
+//! after a bounded time.
+
+mod seeds;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use ibcm::proto::message::{Ari, Attribute, Eecn, Message, SidrRep, SidrReq, SidrStatus, VendorId};
+use ibcm::proto::message::{ApInfo, ApStatus, Attribute, Eecn, SidrStatus};
 use ibcm::proto::{
     Accept, CommandError, Config, ConnHandle, Connect, Disconnect, Discriminator, Endpoint, Event, Listen,
-    ListenerId, LocalCa, LocalPort, Path, RdEnd, Reject, SidrAnswer, SidrEvent, SidrHandling, SidrQuery,
-    SidrQueryHandle, SidrRequestHandle, SidrServe, SidrServiceId, Transport, Transports,
+    ListenerId, LoadPath, LocalCa, LocalPort, Path, PathError, RdEnd, Reject, SidrAnswer, SidrEvent,
+    SidrHandling, SidrQuery, SidrQueryHandle, SidrRequestHandle, SidrServe, SidrServiceId, Stats, Transport,
+    Transports,
 };
 use ibdev::{
     DeviceAttr, GidEntry, GidKind, GlobalRoute, LinkLayer, MAD_LEN, MadSource, OutgoingMad, PortAttr,
@@ -22,11 +26,12 @@ use ibwire::{
     ServiceId, ServiceLevel, TimeCode,
 };
 
-use crate::seeds::{self, Frame, Seed};
 use crate::{Input, mad};
 
+pub use seeds::seeds;
+
 const SERVICE: ServiceId = ServiceId(0x1234);
-const PORT: u8 = 1;
+const PORTS: [u8; 2] = [1, 2];
 const TRANSPORTS: [Transport; 4] = [Transport::Rc, Transport::Uc, Transport::Rd, Transport::Xrc];
 const RD: RdEnd = RdEnd { eecn: Eecn::truncate(0x77), qkey: QKey(7) };
 /// Where IDs and service ID stand in a MAD.
@@ -54,6 +59,11 @@ mod fix {
 
 /// The target.
 pub fn run(bytes: &[u8]) {
+    play(bytes);
+}
+
+/// What it came to, in the counters of the engine.
+fn play(bytes: &[u8]) -> Stats {
     let mut input = Input::new(bytes);
     let mut world = World::new(input.byte() & 1 == 0);
     while !input.is_empty() {
@@ -69,6 +79,7 @@ pub fn run(bytes: &[u8]) {
     assert_eq!(world.ep.connections(), 0);
     assert!(world.queries.is_empty());
     assert!(world.conns.values().all(|conn| conn.is_released || conn.is_detached));
+    world.ep.stats().clone()
 }
 
 /// What was seen of a connection.
@@ -77,6 +88,9 @@ struct Seen {
     is_final: bool,
     is_released: bool,
     is_detached: bool,
+    /// Our LAP is out; the peer's is here, undecided.
+    has_asked: bool,
+    is_asked: bool,
 }
 
 struct World {
@@ -94,8 +108,9 @@ struct World {
 
 impl World {
     fn new(is_roce: bool) -> Self {
-        let attr = DeviceAttr::new("fuzz", Guid(1), 1);
-        let ca = LocalCa::new(&attr, vec![port(is_roce, true)]);
+        let mut attr = DeviceAttr::new("fuzz", Guid(1), 2);
+        attr.path_migration = true;
+        let ca = LocalCa::new(&attr, PORTS.map(|number| port(is_roce, number, true)).into());
         let mut ep = Endpoint::new(Config::default(), ca, [7; 32]);
         let mut listen = Listen::new(SERVICE);
         listen.backlog = 4;
@@ -116,7 +131,7 @@ impl World {
 
     /// One operation: its number, then what it needs.
     fn step(&mut self, input: &mut Input<'_>) {
-        match input.byte() % 20 {
+        match input.byte() % 24 {
             0 | 1 => self.deliver(input),
             2 => {
                 let at = input.below(REMEMBERED);
@@ -127,7 +142,9 @@ impl World {
             3 => self.connect(input),
             4 => {
                 let mut accept = Accept::new(self.qpn());
-                accept.rnr_retry_count = input.byte() % 9;
+                let how = input.byte();
+                accept.rnr_retry_count = how % 9;
+                accept.failover = how & 0x80 == 0;
                 if let Some(conn) = self.conn(input) {
                     let info = self.ep.info(conn);
                     // One that asked for its peer has a queue pair already.
@@ -185,7 +202,10 @@ impl World {
                 self.now = self.ep.poll_timeout().map_or(self.now, |at| at.max(self.now));
                 self.timeout();
             }
-            14 => self.ep.update_port(port(self.is_roce, input.byte() & 1 == 0)),
+            14 => {
+                let how = input.byte();
+                self.ep.update_port(port(self.is_roce, PORTS[usize::from(how >> 1 & 1)], how & 1 == 0));
+            }
             16 => self.query(input),
             17 => {
                 let at = input.below(self.queries.len().max(1));
@@ -198,6 +218,21 @@ impl World {
             19 => match self.service.take() {
                 Some(service) => self.ep.sidr_unserve(service),
                 None => self.service = self.ep.sidr_serve(service(input.byte())).ok(),
+            },
+            20 => self.load_path(input),
+            21 => self.answer_path(input),
+            22 => {
+                if let Some(conn) = self.conn(input) {
+                    _ = self.ep.migrated(self.now, conn);
+                    _ = self.ep.failover(conn);
+                }
+            }
+            23 => match (input.byte() & 1, self.conn(input)) {
+                (0, Some(conn)) => self.ep.unload_path(conn),
+                (_, conn) => {
+                    let qpn = conn.and_then(|conn| self.ep.info(conn)).map(|info| info.local_qpn);
+                    self.ep.path_migrated(self.now, qpn.unwrap_or(Qpn::truncate(input.u32())));
+                }
             },
             _ => match self.listener.take() {
                 Some(listener) => self.ep.unlisten(listener),
@@ -213,7 +248,7 @@ impl World {
         let len = input.u16() % (MAD_LEN as u16 + 1);
         let mut bytes = mad::padded(input.bytes(len.into()));
         if fixes & fix::HEADER != 0 {
-            let attribute = Attribute(Attribute::REQ.0 + u16::from(bytes[17] % 9));
+            let attribute = Attribute(Attribute::REQ.0 + u16::from(bytes[17] % 11));
             let mut header = MadHeader::new(
                 MgmtClass::CM,
                 2,
@@ -254,6 +289,7 @@ impl World {
         connect.deadline = self.deadline(input);
         let how = input.byte();
         connect.transport = TRANSPORTS[usize::from(how / 2 % 4)];
+        connect.alternate = (how & 8 != 0).then(|| self.alternate(input.byte()));
         connect.rd = (connect.transport == Transport::Rd).then_some(RD);
         let made = match how % 2 {
             0 => self.ep.connect(self.now, connect),
@@ -265,11 +301,21 @@ impl World {
     }
 
     fn path(&self, host: u8) -> Path {
+        self.path_between(PORTS[0], host)
+    }
+
+    /// From a port of ours to a host of the first network or of the second.
+    fn alternate(&self, which: u8) -> Path {
+        self.path_between(PORTS[usize::from(which & 1)], which >> 1 & 3)
+    }
+
+    fn path_between(&self, port: u8, host: u8) -> Path {
+        let ours = own_number(port);
         let record = PathRecord {
             dgid: gid(self.is_roce, host),
-            sgid: gid(self.is_roce, 0),
-            dlid: lid(self.is_roce, 1),
-            slid: lid(self.is_roce, 0),
+            sgid: gid(self.is_roce, ours),
+            dlid: lid(self.is_roce, host),
+            slid: lid(self.is_roce, ours),
             hop_limit: if self.is_roce { 64 } else { 0 },
             reversible: true,
             pkey: PKey::DEFAULT,
@@ -278,7 +324,34 @@ impl World {
             packet_life_time: TimeCode::truncate(14).into(),
             ..PathRecord::default()
         };
-        Path { port: PORT, record }
+        Path { port, record }
+    }
+
+    fn load_path(&mut self, input: &mut Input<'_>) {
+        let mut load = LoadPath::new(self.alternate(input.byte()));
+        load.response_timeout = TimeCode::truncate(input.byte());
+        load.deadline = self.deadline(input);
+        let Some(conn) = self.conn(input) else { return };
+        let result = self.ep.load_path(self.now, conn, &load);
+        let seen = self.conns.entry(conn).or_default();
+        match result {
+            Ok(()) => assert!(!std::mem::replace(&mut seen.has_asked, true), "a second LAP"),
+            Err(PathError::Busy) => assert!(seen.has_asked, "busy with nothing"),
+            Err(_) => {}
+        }
+    }
+
+    fn answer_path(&mut self, input: &mut Input<'_>) {
+        let status = ApStatus(input.byte().into());
+        let Some(conn) = self.conn(input) else { return };
+        let result = match status {
+            ApStatus::LOADED => self.ep.accept_path(self.now, conn, PrivateData::EMPTY),
+            _ => self.ep.reject_path(self.now, conn, status, &ApInfo::None, PrivateData::EMPTY),
+        };
+        if result.is_ok() {
+            let seen = self.conns.entry(conn).or_default();
+            assert!(std::mem::take(&mut seen.is_asked), "an answer to nothing");
+        }
     }
 
     fn query(&mut self, input: &mut Input<'_>) {
@@ -324,7 +397,7 @@ impl World {
     }
 
     fn source(&self, who: u8) -> MadSource {
-        let peer = 1 + who % 2;
+        let (peer, port) = (1 + who % 2, PORTS[usize::from(who >> 3 & 1)]);
         let grh = GlobalRoute {
             dgid: gid(self.is_roce, peer),
             sgid_index: 0,
@@ -333,7 +406,7 @@ impl World {
             traffic_class: 0,
         };
         MadSource {
-            port: PORT,
+            port,
             slid: lid(self.is_roce, peer),
             sl: ServiceLevel::default(),
             path_bits: 0,
@@ -348,17 +421,22 @@ impl World {
         assert!(self.ep.poll_timeout().is_none_or(|at| at > self.now), "something is due for ever");
     }
 
+    fn transmit(&mut self) -> Option<OutgoingMad> {
+        PORTS.into_iter().find_map(|port| self.ep.poll_transmit(self.now, port))
+    }
+
     /// Takes all that the engine has to say.
     fn drain(&mut self) {
-        let most =
-            3 * self.ep.connections() + self.ep.sidr_queries() + 2 * Config::default().max_queued_answers;
+        let most = 3 * self.ep.connections()
+            + self.ep.sidr_queries()
+            + 2 * PORTS.len() * Config::default().max_queued_answers;
         for _ in 0..most {
-            let Some(mad) = self.ep.poll_transmit(self.now, PORT) else { break };
+            let Some(mad) = self.transmit() else { break };
             assert_eq!(MadHeader::parse(&mad.mad).map(|header| header.class), Ok(MgmtClass::CM));
             self.sent.push_front(mad);
             self.sent.truncate(REMEMBERED);
         }
-        assert!(self.ep.poll_transmit(self.now, PORT).is_none(), "more than the queues hold");
+        assert!(self.transmit().is_none(), "more than the queues hold");
         self.drain_sidr();
         while let Some(event) = self.ep.poll_event() {
             let seen = self.conns.entry(event.conn()).or_default();
@@ -367,9 +445,20 @@ impl World {
                 assert!(!seen.is_final, "{event:?}");
                 seen.is_final = true;
             }
-            if let Event::Released { conn } = event {
-                seen.is_released = true;
-                assert!(self.ep.state(conn).is_none());
+            match event {
+                Event::Released { conn } => {
+                    seen.is_released = true;
+                    assert!(self.ep.state(conn).is_none());
+                }
+                Event::AlternateRequest { .. } => {
+                    assert!(!std::mem::replace(&mut seen.is_asked, true), "{event:?}");
+                }
+                Event::AlternateLoaded { .. }
+                | Event::AlternateRefused { .. }
+                | Event::AlternateTimeout { .. } => {
+                    assert!(std::mem::take(&mut seen.has_asked), "{event:?}");
+                }
+                _ => {}
             }
         }
     }
@@ -449,92 +538,23 @@ fn lid(is_roce: bool, host: u8) -> Lid {
     if is_roce { Lid::NONE } else { Lid(u16::from(2 * (host + 1))) }
 }
 
-fn port(is_roce: bool, is_up: bool) -> LocalPort {
+/// The number of the host that a port of ours is.
+fn own_number(port: u8) -> u8 {
+    if port == PORTS[0] { 0 } else { 4 }
+}
+
+fn port(is_roce: bool, number: u8, is_up: bool) -> LocalPort {
+    let own = own_number(number);
     let attr = PortAttr {
-        number: PORT,
+        number,
         state: if is_up { PortState::Active } else { PortState::Down },
         link_layer: if is_roce { LinkLayer::Ethernet } else { LinkLayer::InfiniBand },
         active_mtu: Mtu::B4096,
-        lid: lid(is_roce, 0),
+        lid: lid(is_roce, own),
         lmc: 0,
         sm_lid: Lid::NONE,
         rate: Rate::GBPS_100,
     };
     let kind = if is_roce { GidKind::RoceV2 } else { GidKind::Infiniband };
-    LocalPort::new(&attr, vec![GidEntry { index: 0, gid: gid(is_roce, 0), kind }], vec![PKey::DEFAULT])
-}
-
-/// One conversation a capture: its MADs as if this engine were the peer of each, and commands in between.
-pub fn seeds() -> Vec<Seed> {
-    let mut captures: BTreeMap<String, Vec<Frame>> = BTreeMap::new();
-    for frame in seeds::frames() {
-        captures.entry(frame.capture.clone()).or_default().push(frame);
-    }
-    let mut seeds = Vec::new();
-    for (name, frames) in captures {
-        let mads: Vec<_> = frames.iter().filter_map(Frame::mad).collect();
-        if mads.is_empty() {
-            continue;
-        }
-        // As the passive side of the capture's requests, and as the active side of its answers.
-        let preludes = [
-            ("passive", &[0][..]),
-            ("active", &[0, 3, 0, 15, 20, 0, 0, 0]),
-            ("peer", &[0, 3, 0, 15, 20, 0, 0, 1]),
-        ];
-        for (side, prelude) in preludes {
-            let mut bytes = prelude.to_vec();
-            for mad in &mads {
-                let is_req = mad.get(17) == Some(&(Attribute::REQ.0 as u8));
-                let fixes = if is_req { fix::SERVICE } else { fix::SENDER | fix::RECEIVER };
-                bytes.extend([0, 0, fixes, 0]);
-                bytes.extend((mad.len() as u16).to_be_bytes());
-                bytes.extend_from_slice(mad);
-                // accept or ready, whichever fits
-                bytes.extend([4, 7, 0, 5, 0, 12, 0, 9]);
-            }
-            seeds.push(Seed { name: format!("{name}-{side}"), bytes });
-        }
-    }
-    seeds.push(sidr_seed());
-    seeds
-}
-
-/// A query that is answered, and a service that answers a request.
-fn sidr_seed() -> Seed {
-    let mad = |message: &Message| {
-        let mut mad = [0; MAD_LEN];
-        message.encode(ibwire::TransactionId(7), &mut mad);
-        mad
-    };
-    let deliver = |fixes: u8, message: &Message| {
-        let head = [0, 0, fixes, 0];
-        [&head[..], &(MAD_LEN as u16).to_be_bytes(), &mad(message)].concat()
-    };
-    let rep = SidrRep {
-        request_id: CommId(1),
-        status: SidrStatus::VALID,
-        info: Ari::EMPTY,
-        vendor_id: VendorId::default(),
-        qpn: Qpn::truncate(0x55),
-        service_id: SERVICE,
-        qkey: QKey(7),
-        private_data: PrivateData::EMPTY,
-    };
-    let req = SidrReq {
-        request_id: CommId(9),
-        pkey: PKey::DEFAULT,
-        service_id: SERVICE,
-        private_data: PrivateData::EMPTY,
-    };
-    let bytes = [
-        vec![0, 16, 0, 5, 0, 10, 0, 0],
-        deliver(fix::QUERY, &rep.into()),
-        vec![19, 1],
-        deliver(0, &req.clone().into()),
-        vec![18, 0, 0, 0, 0x55],
-        deliver(0, &req.into()),
-        vec![16, 1, 5, 0, 10, 0, 0, 13, 13, 17, 0],
-    ];
-    Seed { name: "sidr".to_owned(), bytes: bytes.concat() }
+    LocalPort::new(&attr, vec![GidEntry { index: 0, gid: gid(is_roce, own), kind }], vec![PKey::DEFAULT])
 }
