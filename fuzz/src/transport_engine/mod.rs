@@ -1,13 +1,14 @@
 //! The transport engine: packets of a peer and of others, work and time, in any order.
 //!
 //! An input is a list of operations; see `World::step`. However it goes, each signaled work request completes once and in
-//! its queue's order, and memory changes only where and how the peer may change it.
+//! its queue's order, whatever path it goes by, and memory changes only where and how the peer may change it.
 
 mod seeds;
 mod world;
 
 use ibdev::qp::Transition;
 use ibdev::{Buf, RemoteAddr, SendFlags, SendOp};
+use ibsoft::engine::Counters;
 use ibwire::packet::{AtomicEth, Bth, Opcode, Reth};
 use ibwire::{Psn, RKey};
 
@@ -26,19 +27,26 @@ mod fix {
     pub(super) const REMOTE: u8 = 1 << 2;
     /// A pad count that fits, and version 0.
     pub(super) const PAD: u8 = 1 << 3;
-    /// Another source than the peer.
+    /// Another source than the peer; it is the peer's by the alternate path.
     pub(super) const FOREIGN: u8 = 1 << 4;
+    /// The peer does not ask for migration: it has an alternate path loaded.
+    pub(super) const STAYS: u8 = 1 << 5;
 }
 
 /// The target.
 pub fn run(bytes: &[u8]) {
+    play(bytes);
+}
+
+/// What it came to, in the counters of the engine.
+fn play(bytes: &[u8]) -> Counters {
     let mut input = Input::new(bytes);
     let mut world = World::new();
     while !input.is_empty() {
         world.step(&mut input);
         world.drain();
     }
-    world.end();
+    world.end()
 }
 
 impl World {
@@ -99,6 +107,7 @@ impl World {
         let bth = Bth {
             pad,
             version: if fixes & fix::PAD != 0 { 0 } else { flags & 0xf },
+            mig_req: fixes & fix::STAYS == 0,
             ack_req: flags & 0x40 != 0,
             solicited: flags & 0x80 != 0,
             ..Bth::new(opcode, self.qpn(qp), psn)
@@ -128,11 +137,13 @@ impl World {
 
     fn modify(&mut self, input: &mut Input<'_>) {
         let qp = input.below(QPS);
-        match input.byte() % 6 {
+        match input.byte() % 8 {
             0 => self.transition(qp, Transition::Error),
             1 => self.transition(qp, Transition::SqDrain),
             2 => self.transition(qp, Transition::SqResume),
             3 => self.reset(qp),
+            4 => self.transition(qp, Transition::LoadPath(world::alternate())),
+            5 => self.transition(qp, Transition::Migrate),
             _ => self.connect(qp),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ibwire::packet::{Bth, Transport, TransportPacket};
+use ibwire::packet::{Bth, Opcode, Transport, TransportPacket};
 use ibwire::{Psn, Qpn};
 
 use super::fix;
@@ -31,7 +31,36 @@ pub fn seeds() -> Vec<Seed> {
         }
         Seed { name: format!("{capture}-{n}"), bytes }
     });
-    seeds.collect()
+    seeds.chain([migration_seed()]).collect()
+}
+
+/// A path is loaded, armed by the peer's first packet, and gone over to: told to, then because the peer does.
+fn migration_seed() -> Seed {
+    // An empty send only, with the PSN that is expected.
+    let send_only =
+        |fixes: u8| [&[0, 0, Opcode::RC_SEND_ONLY.0, fix::PSN | fix::PAD | fixes][..], &[0; 8]].concat();
+    let (load, migrate) = ([12, 0, 4], [12, 0, 5]);
+    let bytes = [
+        &work()[..],
+        &load,
+        &send_only(fix::STAYS),
+        &migrate,
+        &work(),
+        &send_only(fix::FOREIGN),
+        &[12, 0, 3, 12, 0, 7],
+        &work(),
+        &load,
+        &send_only(fix::STAYS),
+        &send_only(fix::FOREIGN),
+    ];
+    Seed { name: "migration".to_owned(), bytes: bytes.concat() }
+}
+
+/// It is worth having only if it gets there.
+#[test]
+fn the_seed_migrates() {
+    let counters = super::play(&migration_seed().bytes);
+    assert_eq!(counters.path_migrations, 2, "{counters:?}");
 }
 
 /// Two receives for each QP, a send of three packets, a read, completions.

@@ -5,14 +5,15 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ibdev::qp::{Init, QpType, Rtr, Rts, Transition};
+use ibdev::qp::{AlternatePath, Init, QpType, Rtr, Rts, Transition};
 use ibdev::{
     Access, AddressHandle, AddressVector, AgentSpec, Completion, DatagramDest, GidEntry, GidKind,
     GlobalRoute, LinkLayer, MAD_LEN, MadAddr, OutgoingMad, PortAttr, PortState, RecvWr, RemoteAddr,
     SendFlags, SendOp, SendWr, SgList, SharedMemory, Status,
 };
 use ibsoft::engine::{
-    AgentId, Config, CqId, DomainId, Engine, NetHeader, NetRoute, PortConfig, QpCreate, SrqId, device_attr,
+    AgentId, Config, Counters, CqId, DomainId, Engine, NetHeader, NetRoute, PortConfig, QpCreate, SrqId,
+    device_attr,
 };
 use ibwire::mad::{Method, MgmtClass};
 use ibwire::packet::{Bth, Opcode};
@@ -329,7 +330,7 @@ impl World {
     }
 
     /// After all QPs went to ERR no work is left over, and nobody has written where nobody may.
-    pub(super) fn end(mut self) {
+    pub(super) fn end(mut self) -> Counters {
         for qp in 0..QPS {
             self.transition(qp, Transition::Error);
         }
@@ -345,6 +346,7 @@ impl World {
             self.regions[region].memory.copy_to(0, &mut bytes).expect("inside");
             assert!(bytes == pattern(REGION_LEN), "region {region} was written to");
         }
+        *self.engine.counters()
     }
 }
 
@@ -352,7 +354,16 @@ fn gid(ip: [u8; 4]) -> Gid {
     Gid::from_ip(ip.into())
 }
 
+/// Another way to the peer.
+pub(super) fn alternate() -> AlternatePath {
+    AlternatePath { av: av_to(OTHER), pkey_index: 0, timeout: TimeCode::truncate(14) }
+}
+
 fn av() -> AddressVector {
+    av_to(PEER)
+}
+
+fn av_to(ip: [u8; 4]) -> AddressVector {
     AddressVector {
         port: 1,
         dlid: Lid::NONE,
@@ -360,7 +371,7 @@ fn av() -> AddressVector {
         path_bits: 0,
         rate: Rate::PORT_CURRENT,
         grh: Some(GlobalRoute {
-            dgid: gid(PEER),
+            dgid: gid(ip),
             sgid_index: 0,
             flow_label: FlowLabel::default(),
             hop_limit: 64,
