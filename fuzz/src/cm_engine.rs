@@ -79,7 +79,7 @@ fn play(bytes: &[u8]) -> Stats {
     assert_eq!(world.ep.connections(), 0);
     assert!(world.queries.is_empty());
     assert!(world.conns.values().all(|conn| conn.is_released || conn.is_detached));
-    world.ep.stats().clone()
+    world.ep.stats()
 }
 
 /// What was seen of a connection.
@@ -342,7 +342,7 @@ impl World {
     }
 
     fn answer_path(&mut self, input: &mut Input<'_>) {
-        let status = ApStatus(input.byte().into());
+        let status = ApStatus(input.byte());
         let Some(conn) = self.conn(input) else { return };
         let result = match status {
             ApStatus::LOADED => self.ep.accept_path(self.now, conn, PrivateData::EMPTY),

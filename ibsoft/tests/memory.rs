@@ -22,6 +22,9 @@ use rand::{Rng, RngExt, SeedableRng};
 
 const PEER: [u8; 4] = [10, 77, 0, 1];
 const HERE: [u8; 4] = [10, 77, 0, 2];
+/// What a device may hold of a connected QP that has nothing to do and of its completion queue, however long the
+/// queues may become.
+const BYTES_OF_IDLE_QP: u64 = 1024;
 const EXPECTED: Psn = Psn::truncate(1000);
 
 fn gid(ip: [u8; 4]) -> Gid {
@@ -50,7 +53,18 @@ fn device() -> (Engine, RKey, u64) {
 
 /// A QP in RTS. A connected one has a receive and a send that is not answered.
 fn connect(engine: &mut Engine, cq: CqId, kind: QpType) -> Qpn {
-    let qpn = engine.create_qp(&QpCreate::new(kind, cq, 4, 4)).unwrap();
+    let qpn = idle(engine, &QpCreate::new(kind, cq, 4, 4));
+    if kind != QpType::Ud {
+        engine.post_recv(qpn, &mut [RecvWr::new(1, Buf::unregistered(64))].into()).unwrap();
+        let send = SendWr::new(2, SendOp::Send { imm: None }, Buf::unregistered(3000));
+        engine.post_send(qpn, &mut [send].into()).unwrap();
+    }
+    qpn
+}
+
+/// A QP in RTS.
+fn idle(engine: &mut Engine, create: &QpCreate) -> Qpn {
+    let qpn = engine.create_qp(create).unwrap();
     let grh = GlobalRoute {
         dgid: gid(PEER),
         sgid_index: 0,
@@ -84,16 +98,13 @@ fn connect(engine: &mut Engine, cq: CqId, kind: QpType) -> Qpn {
     };
     let init = Init { port: 1, pkey_index: 0, access: Access::all(), qkey: QKey(0x1234) };
     engine.modify(qpn, Transition::Init(init)).unwrap();
-    if kind == QpType::Ud {
+    if create.kind == QpType::Ud {
         engine.modify(qpn, Transition::DatagramRtr).unwrap();
         engine.modify(qpn, Transition::DatagramRts { sq_psn: rts.sq_psn }).unwrap();
         return qpn;
     }
     engine.modify(qpn, Transition::Rtr(rtr)).unwrap();
     engine.modify(qpn, Transition::Rts(rts)).unwrap();
-    engine.post_recv(qpn, &mut [RecvWr::new(1, Buf::unregistered(64))].into()).unwrap();
-    let send = SendWr::new(2, SendOp::Send { imm: None }, Buf::unregistered(3000));
-    engine.post_send(qpn, &mut [send].into()).unwrap();
     qpn
 }
 
@@ -199,4 +210,34 @@ fn hca_t09_no_broken_connection_leaves_memory_behind() {
     let AllocationInfo { bytes_current, .. } = measure(|| round(&mut engine));
     assert!(bytes_current <= 0, "{bytes_current} bytes");
     assert!(failed > 300, "{failed}");
+}
+
+/// 10,000 connections at rest, with a completion queue each.
+#[test]
+fn an_idle_queue_pair_is_small() {
+    const QPS: u64 = 10_000;
+    let (mut engine, ..) = device();
+    let mut all = Vec::with_capacity(QPS as usize);
+    let fill = |engine: &mut Engine, all: &mut Vec<(Qpn, CqId)>| {
+        let taken = measure(|| {
+            all.extend((0..QPS).map(|_| {
+                let cq = engine.create_cq(256).unwrap();
+                (idle(engine, &QpCreate::new(QpType::Rc, cq, 128, 128)), cq)
+            }));
+        });
+        taken.bytes_current
+    };
+    let taken = fill(&mut engine, &mut all);
+    let each = taken as u64 / QPS;
+    eprintln!("{each} bytes for an idle queue pair");
+    assert!(each < BYTES_OF_IDLE_QP, "{each} bytes");
+    assert_eq!(engine.poll_timeout(), None, "an idle queue pair needs no timer");
+    let given_back = measure(|| {
+        for (qpn, cq) in all.drain(..) {
+            drop(engine.destroy_qp(qpn));
+            engine.destroy_cq(cq).unwrap();
+        }
+    });
+    // The tables keep their room, for the next ones.
+    assert!(fill(&mut engine, &mut all) + given_back.bytes_current <= 0, "{given_back:?}");
 }

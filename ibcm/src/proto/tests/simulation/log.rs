@@ -71,7 +71,7 @@ fn name(message: &Message) -> String {
         Message::Rej(rej) => text += &format!(" {} {:?}", rej.reason, rej.message),
         Message::Mra(mra) => text += &format!(" {:?}", mra.message),
         Message::Lap(lap) => {
-            text += &format!(" {:?} to {:?}", lap.alternate.local_gid, lap.alternate.remote_gid)
+            text += &format!(" {:?} to {:?}", lap.alternate.local_gid, lap.alternate.remote_gid);
         }
         Message::Apr(apr) => text += &format!(" {}", apr.status),
         _ => {}
