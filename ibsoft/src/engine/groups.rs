@@ -13,16 +13,17 @@ const MOST_GROUPS: usize = 1024;
 pub(super) struct Groups(BTreeMap<(u8, Gid), Vec<Qpn>>);
 
 impl Groups {
-    /// Adds a QP; whether it is the first of its group.
+    /// Adds a QP; whether it is the first of its group, and was not in it before.
     pub(super) fn attach(&mut self, port: u8, mgid: Gid, qpn: Qpn) -> Result<bool, DeviceError> {
         if !self.0.contains_key(&(port, mgid)) && self.0.len() >= MOST_GROUPS {
             let (value, limit) = (self.0.len() as u64 + 1, MOST_GROUPS as u64);
             return Err(DeviceError::Limit { what: "multicast groups", value, limit });
         }
         let members = self.0.entry((port, mgid)).or_default();
-        if !members.contains(&qpn) {
-            members.push(qpn);
+        if members.contains(&qpn) {
+            return Ok(false);
         }
+        members.push(qpn);
         Ok(members.len() == 1)
     }
 

@@ -359,6 +359,8 @@ fn hca_t59_a_copy_to_each_member_with_the_right_key() {
     dut.engine.modify(other, Transition::Init(Init { qkey: QKey(0x99), ..INIT })).unwrap();
     dut.engine.modify(other, Transition::DatagramRtr).unwrap();
     assert_eq!(dut.engine.attach(dut.qpn, group).unwrap(), (1, true));
+    // The link has joined already.
+    assert_eq!(dut.engine.attach(dut.qpn, group).unwrap(), (1, false));
     assert_eq!(dut.engine.attach(other, group).unwrap(), (1, false));
     for qpn in [dut.qpn, other] {
         dut.engine.post_recv(qpn, &mut one(recv(1, 100))).unwrap();
