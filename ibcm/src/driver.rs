@@ -396,6 +396,8 @@ impl Driver {
         match engine.phase {
             Phase::Open => false,
             Phase::Gone => engine.slots.is_empty(),
+            // The program may still answer what it has in its hands.
+            Phase::Unowned if engine.endpoint.sidr_requests() > 0 => false,
             _ => unused && self.ports.iter().all(|port| port.queue.is_empty()),
         }
     }

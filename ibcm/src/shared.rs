@@ -312,6 +312,8 @@ impl Shared {
             if matches!(engine.phase, Phase::Open | Phase::Unowned) {
                 engine.phase = Phase::Closing;
             }
+            // Those that the program has in its hands, too: nothing is sent for it any more.
+            engine.endpoint.sidr_refuse_all(now());
             let ids: Vec<_> = engine.listeners.keys().copied().collect();
             let backlogs: Vec<_> = ids.into_iter().filter_map(|id| engine.unlisten(id)).collect();
             (engine.slots.values().cloned().collect::<Vec<_>>(), backlogs)
@@ -463,6 +465,8 @@ impl ibsoft::sim::Probe for Shared {
             ibsoft::sim::Held { what: format!("connection {id} in {state}"), ends }
         });
         let query = || ibsoft::sim::Held { what: "query for a datagram service".to_owned(), ends: true };
-        held.chain(engine.queries.keys().map(|_| query())).collect()
+        let requests = (0..engine.endpoint.sidr_requests())
+            .map(|_| ibsoft::sim::Held { what: "request for a datagram service".to_owned(), ends: false });
+        held.chain(engine.queries.keys().map(|_| query())).chain(requests).collect()
     }
 }

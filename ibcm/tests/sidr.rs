@@ -7,6 +7,8 @@ use std::time::Duration;
 use common::{Net, Result, SID, drop_after};
 use ibcm::sidr::{self, Answer, QueryError, Responder, Status};
 use ibcm::{Hca, ListenError, ServiceId, ud};
+use ibdev::{AgentSpec, Device, DeviceError};
+use ibwire::mad::{Method, MgmtClass};
 
 /// Program 6 of the README's guide: a service found by one message each way, a datagram there and back.
 #[tokio::test]
@@ -256,4 +258,65 @@ async fn cm_t85_a_removed_device_ends_queries_and_sockets() -> Result {
     request.refuse(Status::NO_QP); // to nobody
     assert!(matches!(responder.accept().await, Err(ListenError::Device(_))));
     Ok(())
+}
+
+/// The last handles of the HCA are gone, but not the request: it can be answered, and then the HCA ends.
+#[tokio::test(start_paused = true)]
+async fn a_request_outlives_its_responder_and_hca() -> Result {
+    let Net { net, client, server } = Net::new(6).await?;
+    let responder = Responder::bind(SID).device(&server).await?;
+    let asking = tokio::spawn(sidr::query(client.path_to(server.gid()).service_id(SID).await?));
+    let request = responder.accept().await?;
+    drop((responder, server));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    request.refuse(Status::NO_QP);
+    let refused = asking.await?;
+    assert!(matches!(refused, Err(QueryError::Refused { status: Status::NO_QP, .. })), "{refused:?}");
+    net.quiet().await?;
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    Hca::open(net.device("server")).await?;
+    Ok(())
+}
+
+/// Who closes the HCA with requests in hand has refused them.
+#[tokio::test(start_paused = true)]
+async fn closing_refuses_requests_in_hand() -> Result {
+    let net = Net::new(7).await?;
+    let responder = Responder::bind(SID).device(&net.server).await?;
+    let asking = tokio::spawn(sidr::query(net.client.path_to(net.server.gid()).service_id(SID).await?));
+    let request = responder.accept().await?;
+    net.server.close().await;
+    let refused = asking.await?;
+    assert!(matches!(refused, Err(QueryError::Refused { status: Status::REJECTED, .. })), "{refused:?}");
+    request.refuse(Status::NO_QP); // to nobody
+    net.quiet().await
+}
+
+/// Someone else has the class of MADs: what needs it says so, instead of waiting for answers that nobody hears.
+#[tokio::test(start_paused = true)]
+async fn without_a_connection_manager() -> Result {
+    let net = ibcm::sim::Subnet::star(["here", "there"]).await?;
+    let methods = &[Method::GET, Method::SET, Method::SEND];
+    let spec = AgentSpec { port: 1, class: MgmtClass::CM, class_version: 2, methods };
+    let other = net.device("here").open_agent(spec)?;
+    let (here, there) = (Hca::open(net.device("here")).await?, Hca::open(net.device("there")).await?);
+    let socket = ud::Socket::open(&here).await?;
+    for error in [sidr::publish(SID, &socket).await.err(), Responder::bind(SID).device(&here).await.err()] {
+        assert!(matches!(error, Some(ListenError::Device(DeviceError::InUse { .. }))), "{error:?}");
+    }
+    let asked = sidr::query(here.path_to(there.gid()).service_id(SID).await?).await;
+    assert!(matches!(asked, Err(QueryError::Device(DeviceError::InUse { .. }))), "{asked:?}");
+    drop(other);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_timeout_without_an_end() -> Result {
+    let net = Net::new(8).await?;
+    let path = net.client.path_to(net.server.gid()).service_id(SID).await?;
+    let error = sidr::query(path.clone()).response_timeout(Duration::MAX).await.unwrap_err();
+    assert!(matches!(error, QueryError::Invalid(_)), "{error}");
+    let refused = sidr::query(path).await;
+    assert!(matches!(refused, Err(QueryError::Refused { .. })), "{refused:?}");
+    net.quiet().await
 }

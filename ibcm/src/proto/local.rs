@@ -3,6 +3,8 @@
 use ibdev::{DeviceAttr, GidEntry, GidKind, LinkLayer, PortAttr, PortState};
 use ibwire::{Gid, Guid, Lid, Mtu, PKey, TimeCode};
 
+use super::invalid::{Invalid, Limit, Value};
+
 /// The CA of an endpoint, as far as connection management needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -60,6 +62,16 @@ impl LocalCa {
     /// The port with this number.
     pub fn port(&self, number: u8) -> Option<&LocalPort> {
         self.ports.iter().find(|port| port.number == number)
+    }
+
+    /// Refuses a port that the CA does not have.
+    pub(super) fn check_port(&self, port: Option<u8>) -> Result<(), Invalid> {
+        match port.filter(|port| self.port(*port).is_none()) {
+            Some(port) => {
+                Err(Invalid::new("port", Value::Number(port.into()), Limit::Must("a port of the device")))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Replaces the port with the same number, or adds it.

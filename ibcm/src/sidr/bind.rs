@@ -25,6 +25,7 @@ impl Target {
         local_gid: Option<Gid>,
         handling: SidrHandling,
     ) -> Result<SidrServe, ListenError> {
+        hca.shared().has_cm()?;
         let (service_id, local_gid) = match self {
             Self::Service(service_id) => (service_id, local_gid),
             Self::Ip(address) => {

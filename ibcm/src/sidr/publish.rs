@@ -42,6 +42,10 @@ pub fn publish_ip(address: impl Into<SocketAddr>, socket: &Socket) -> Publish {
 
 /// A socket to publish: a builder that is itself the future of the [`Published`].
 ///
+/// # Errors
+/// [`ListenError`]: the service ID is taken at this port and GID, the address is not this HCA's, or there is no connection
+/// manager.
+///
 /// # Cancel safety
 /// Dropped, nothing is published.
 #[pin_project(!Unpin)]

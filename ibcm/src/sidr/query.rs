@@ -31,6 +31,9 @@ use crate::timing::{DEADLINE, Timing};
 /// Awaited, it sends a request and repeats it within the [`deadline`](Self::deadline) until it is answered. A peer that
 /// redirects is followed, three times at most.
 ///
+/// # Errors
+/// [`QueryError`]: the peer's no, its silence, or what is wrong on this side; then nothing was sent.
+///
 /// # Cancel safety
 /// Dropped, the request is forgotten; an answer that comes later is ignored.
 #[pin_project(!Unpin)]
@@ -117,8 +120,8 @@ impl<const N: usize> Query<N> {
         self.set(|config| config.deadline = deadline)
     }
 
-    /// How long the peer may think before the request is repeated; flight time comes on top. Default: by the rule of
-    /// [`deadline`](Self::deadline).
+    /// How long the peer may think before the request is repeated; flight time comes on top. At most 2.4 hours.
+    /// Default: by the rule of [`deadline`](Self::deadline).
     pub fn response_timeout(self, timeout: Duration) -> Self {
         self.set(|config| config.response_timeout = Some(timeout))
     }
@@ -167,6 +170,7 @@ impl Config {
             None => resolving.await?,
         };
         let shared = Arc::clone(path.port().hca().shared());
+        shared.has_cm()?;
         let query = self.request(&path, service_id, private_data, deadline);
         let (done, outcome) = oneshot::channel();
         let handle = shared.command(|engine| {

@@ -102,6 +102,10 @@ impl Drop for Responder {
 
 /// Where to answer: a builder that is itself the future of the [`Responder`].
 ///
+/// # Errors
+/// [`ListenError`]: the service ID is taken at this port and GID, the address is not this HCA's, a value is out of range, or
+/// there is no connection manager.
+///
 /// # Cancel safety
 /// Dropped, nothing is bound.
 #[pin_project(!Unpin)]

@@ -25,6 +25,10 @@ const RECEIVES: usize = 64;
 
 /// How to open a datagram socket: a builder that is itself the future of the [`Socket`].
 ///
+/// # Errors
+/// [`Error::Invalid`] for a value out of range, [`Error::Device`] if the device refuses, [`Error::Closed`] once the HCA is
+/// closed.
+///
 /// # Cancel safety
 /// Dropped, nothing is open.
 #[pin_project(!Unpin)]

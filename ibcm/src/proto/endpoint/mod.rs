@@ -87,12 +87,14 @@ impl Endpoint {
     /// discriminator.
     ///
     /// # Errors
-    /// [`ListenError::AddrInUse`] if there is one with the same service ID and mask, port, GID, LID and discriminator.
+    /// [`ListenError::AddrInUse`] if there is one with the same service ID and mask, port, GID, LID and discriminator;
+    /// [`ListenError::Invalid`] for a port that the HCA does not have, and other values out of range.
     pub fn listen(&mut self, listen: Listen) -> Result<ListenerId, ListenError> {
         if self.core.gone {
             return Err(ListenError::DeviceRemoved);
         }
         let Core { listeners, ca, config, .. } = &mut self.core;
+        ca.check_port(listen.port)?;
         if let Some(lid) = listen.local_lid
             && ca.ports.iter().all(LocalPort::is_ethernet)
         {

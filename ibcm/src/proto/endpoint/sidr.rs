@@ -39,11 +39,13 @@ impl Endpoint {
     /// Offers a datagram service. One with a GID or port is preferred to one without.
     ///
     /// # Errors
-    /// [`ListenError::AddrInUse`] if there is one with the same service ID, port and GID.
+    /// [`ListenError::AddrInUse`] if there is one with the same service ID, port and GID; [`ListenError::Invalid`] for a port
+    /// that the HCA does not have, and other values out of range.
     pub fn sidr_serve(&mut self, serve: SidrServe) -> Result<SidrServiceId, ListenError> {
         if self.core.gone {
             return Err(ListenError::DeviceRemoved);
         }
+        self.core.ca.check_port(serve.port)?;
         self.sidr.serve(&self.core.config, serve)
     }
 
@@ -73,6 +75,16 @@ impl Endpoint {
         answer: &SidrAnswer,
     ) -> Result<(), CommandError> {
         self.sidr.answer(&mut self.core, now, request, answer)
+    }
+
+    /// Refuses all requests that are unanswered, of whatever service, with status 2.
+    pub fn sidr_refuse_all(&mut self, now: Instant) {
+        self.sidr.refuse_all(&mut self.core, now);
+    }
+
+    /// How many requests are unanswered, those of services that are offered no more included.
+    pub fn sidr_requests(&self) -> usize {
+        self.sidr.undecided()
     }
 
     /// The next event of SIDR.

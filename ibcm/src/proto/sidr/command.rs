@@ -20,11 +20,12 @@ pub struct SidrQuery {
     pub service_id: ServiceId,
     /// For the peer's application.
     pub private_data: PrivateData<216>,
-    /// Within which time the peer is expected to answer, flight time not counted. Default 4.3 s.
+    /// Within which time the peer is expected to answer, flight time not counted. At most 2.4 hours, default
+    /// 4.3 s.
     pub response_timeout: Duration,
-    /// Up to so much longer is each wait, by chance. Default zero: exact periods.
+    /// Up to so much longer is each wait, by chance. At most 2.4 hours, default zero: exact periods.
     pub jitter: Duration,
-    /// How often the SIDR_REQ may be re-sent. Each redirection begins anew. Default 15.
+    /// How often the SIDR_REQ may be re-sent. Each redirection begins anew. At most 254, default 15.
     pub max_retries: u8,
     /// When to give up, whatever retries are left. `None`, the default: retries decide.
     pub deadline: Option<Instant>,

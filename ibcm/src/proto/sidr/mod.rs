@@ -56,6 +56,11 @@ impl Sidr {
         self.requests.held()
     }
 
+    /// How many requests wait for their answer.
+    pub(super) fn undecided(&self) -> usize {
+        self.requests.undecided_len()
+    }
+
     /// A SIDR_REP came in.
     pub(super) fn handle_rep(&mut self, core: &mut Core, now: Instant, from: &MadSource, rep: &SidrRep) {
         self.queries.handle_rep(core, now, from, rep, &mut self.events);

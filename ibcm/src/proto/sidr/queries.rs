@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use hashbrown::HashMap;
 use ibdev::{MadAddr, MadSource, OutgoingMad};
 use ibwire::mad::ClassPortInfo;
-use ibwire::{CommId, Lid, QKey, Qpn, TransactionId};
+use ibwire::{CommId, Lid, QKey, Qpn, TimeCode, TransactionId};
 use rand::Rng;
 use slab::Slab;
 
@@ -29,6 +29,12 @@ use super::handle::SidrQueryHandle;
 
 /// How many redirections a query follows.
 const MAX_REDIRECTS: u8 = 3;
+
+/// How often one message is sent again at most: transmissions are counted in a byte.
+const MAX_RETRIES: u8 = u8::MAX - 1;
+
+/// The longest that a peer may think, and the longest jitter: that of the largest time code of a REQ, 2.4 hours.
+const MAX_WAIT: Duration = TimeCode::MAX.duration();
 
 /// All queries that are not over.
 #[derive(Debug)]
@@ -143,6 +149,14 @@ impl Queries {
         query: &SidrQuery,
     ) -> Result<SidrQueryHandle, ConnectError> {
         let SidrQuery { path, service_id, response_timeout, jitter, max_retries, deadline, .. } = *query;
+        Invalid::at_most("retries", max_retries, MAX_RETRIES)?;
+        for (field, time) in [("response timeout", response_timeout), ("jitter", jitter)] {
+            if time > MAX_WAIT {
+                return Err(
+                    Invalid::new(field, Value::Time(time), Limit::AtMost(Value::Time(MAX_WAIT))).into()
+                );
+            }
+        }
         let to = address(&core.ca, &path, Qpn::GSI, QKey::GSI)?;
         let round_trip = 2 * path.life_time().duration();
         let patience = Patience {

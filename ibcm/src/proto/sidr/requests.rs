@@ -50,7 +50,14 @@ enum Place {
 struct Answered {
     key: Key,
     mad: Box<[u8; MAD_LEN]>,
-    until: Instant,
+    /// `None`: as long as there is room.
+    until: Option<Instant>,
+}
+
+impl Answered {
+    fn is_over(&self, now: Instant) -> bool {
+        self.until.is_some_and(|until| until <= now)
+    }
 }
 
 /// Pending requests, whose number their services bound, and a bounded number of answers; the oldest make room. Answers have
@@ -83,7 +90,7 @@ impl Requests {
             Place::Pending => Some(Known::Pending),
             Place::Answered(number) => {
                 let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
-                let answered = self.answers.get(index).filter(|answered| answered.until > now)?;
+                let answered = self.answers.get(index).filter(|answered| !answered.is_over(now))?;
                 Some(Known::Answered(&answered.mad))
             }
         }
@@ -109,9 +116,9 @@ impl Requests {
     }
 
     /// Remembers an answer until then.
-    pub(super) fn remember(&mut self, now: Instant, until: Instant, key: Key, mad: &[u8; MAD_LEN]) {
+    pub(super) fn remember(&mut self, now: Instant, until: Option<Instant>, key: Key, mad: &[u8; MAD_LEN]) {
         while self.answers.len() >= self.capacity
-            || self.answers.front().is_some_and(|oldest| oldest.until <= now)
+            || self.answers.front().is_some_and(|oldest| oldest.is_over(now))
         {
             if !self.forget_oldest() {
                 return;
@@ -119,6 +126,20 @@ impl Requests {
         }
         self.places.insert(key, Place::Answered(self.first + self.answers.len() as u64));
         self.answers.push_back(Answered { key, mad: Box::new(*mad), until });
+    }
+
+    /// Those that wait for their answer.
+    pub(super) fn undecided(&self) -> impl Iterator<Item = SidrRequestHandle> + '_ {
+        let handle = |(slot, &(generation, _)): (usize, &(u32, Pending))| SidrRequestHandle {
+            slot: slot as u32,
+            generation,
+        };
+        self.pending.iter().map(handle)
+    }
+
+    /// How many these are.
+    pub(super) fn undecided_len(&self) -> usize {
+        self.pending.len()
     }
 
     pub(super) fn clear(&mut self) {

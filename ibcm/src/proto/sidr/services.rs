@@ -152,12 +152,22 @@ impl Sidr {
         let Pending { key, tid, back, service } = self.requests.take(handle).ok_or(CommandError::Gone)?;
         self.services.listeners.request_decided(service.0);
         let mad = encoded(tid, reply(key.id, key.service_id, answer));
-        self.requests.remember(now, now + core.config.sidr_answer_linger, key, &mad);
+        self.requests.remember(now, now.checked_add(core.config.sidr_answer_linger), key, &mad);
         core.stats.sidr_answers += 1;
         if let Some(out) = core.mad(&back, mad) {
             core.reject(out.to, out.mad);
         }
         Ok(())
+    }
+
+    /// Refuses whatever waits for an answer.
+    pub(in super::super) fn refuse_all(&mut self, core: &mut Core, now: Instant) {
+        let undecided: Vec<_> = self.requests.undecided().collect();
+        for handle in undecided {
+            if let Err(error) = self.answer(core, now, handle, &SidrAnswer::refusal(SidrStatus::REJECTED)) {
+                tracing::debug!(%error, "not refused");
+            }
+        }
     }
 }
 

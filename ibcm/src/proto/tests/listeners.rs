@@ -103,6 +103,14 @@ fn a_listener_for_one_lid() {
 }
 
 #[test]
+fn a_port_that_is_not_there() {
+    let mut net = Net::pair();
+    let error = net.ep(P).listen(Listen { port: Some(2), ..Listen::new(SERVICE) }).unwrap_err();
+    assert_eq!(error.to_string(), "port is 2, it must be a port of the device");
+    net.listen(P, Listen { port: Some(1), ..Listen::new(SERVICE) });
+}
+
+#[test]
 fn a_transport_that_the_listener_does_not_take() {
     let mut net = Net::pair();
     let plain = net.hosts[P].listener.unwrap();

@@ -464,7 +464,6 @@ fn services_by_gid_and_port() {
             other => panic!("{other:?}"),
         }
     };
-    serve_at(&mut net, None, Some(2));
     serve_at(&mut net, Some(Gid([9; 16])), None);
     assert_eq!(resolve(&mut net), None);
     let any = serve_at(&mut net, None, None);
@@ -602,6 +601,68 @@ fn floods_of_requests_are_bounded() {
     assert!(stats(&mut net, P).dropped_answer_queue > 0);
 }
 
+/// As many repetitions as can be, each after the longest wait.
+#[test]
+fn the_most_patient_query() {
+    let mut net = Net::pair();
+    let query = SidrQuery {
+        response_timeout: time(31),
+        jitter: time(31),
+        max_retries: 254,
+        ..query_from(&net, A, P)
+    };
+    ask_with(&mut net, A, &query);
+    let longest = 2 * (time(31) + time(16));
+    assert_eq!(net.advance_lossy(255 * longest).len(), 255);
+    let SidrEvent::Timeout { effort, .. } = event(&mut net, A) else { panic!() };
+    assert_eq!(effort.sent, 255);
+    assert_idle(&mut net);
+}
+
+/// An answer that is remembered for ever makes room like any other.
+#[test]
+fn an_answer_without_an_end() {
+    let config = Config { max_sidr_answers: 1, sidr_answer_linger: Duration::MAX, ..Config::default() };
+    let mut net = Net::new([(Address::roce(0), Config::default()), (Address::roce(1), config)]);
+    serve(&mut net, P, SidrHandling::Report { backlog: 4 });
+    let mut asked = Vec::new();
+    for _ in 0..2 {
+        ask(&mut net);
+        asked.push(net.pass(Attribute::SIDR_REQ));
+        let (handle, _) = request(&mut net);
+        let now = net.now;
+        net.ep(P).sidr_answer(now, handle, &answer()).unwrap();
+        net.pass(Attribute::SIDR_REP);
+    }
+    net.now += Duration::from_secs(1_000_000);
+    net.deliver(&asked[1]);
+    no_event(&mut net, P);
+    net.take_only(Attribute::SIDR_REP);
+    net.deliver(&asked[0]);
+    request(&mut net);
+}
+
+#[test]
+fn all_that_is_undecided_is_refused_at_once() {
+    let mut net = Net::pair();
+    let service = serve(&mut net, P, SidrHandling::Report { backlog: 8 });
+    for _ in 0..3 {
+        ask(&mut net);
+    }
+    net.run();
+    net.ep(P).sidr_unserve(service);
+    let (handle, _) = request(&mut net);
+    assert_eq!(net.ep(P).sidr_requests(), 3);
+    let now = net.now;
+    net.ep(P).sidr_refuse_all(now);
+    assert_eq!(net.ep(P).sidr_requests(), 0);
+    assert_eq!(net.ep(P).sidr_answer(now, handle, &answer()), Err(CommandError::Gone));
+    net.run();
+    for _ in 0..3 {
+        assert_eq!(refused(&mut net).status, SidrStatus::REJECTED);
+    }
+}
+
 #[test]
 fn the_device_is_removed() {
     let mut net = Net::pair();
@@ -634,6 +695,13 @@ fn what_cannot_be_is_refused_where_it_is_given() {
     assert!(text(&query, &mut net).contains("P_Key"));
     query.path.port = 9;
     assert!(text(&query, &mut net).contains("port"));
+    let mut query = query_from(&net, A, P);
+    query.response_timeout = Duration::MAX;
+    assert!(text(&query, &mut net).starts_with("response timeout is"));
+    (query.response_timeout, query.jitter) = (time(31), Duration::from_secs(9000));
+    assert_eq!(text(&query, &mut net), "jitter is 9000s, at most 8796.093022208s is allowed");
+    (query.jitter, query.max_retries) = (time(31), 255);
+    assert_eq!(text(&query, &mut net), "retries is 255, at most 254 is allowed");
     let query = query_from(&net, A, P);
     let mut port = net.hosts[A].address.port();
     port.active = false;
@@ -643,6 +711,14 @@ fn what_cannot_be_is_refused_where_it_is_given() {
     for qpn in [0, 1, 0xff_ffff] {
         let serve = SidrServe::answering(SERVICE, SidrAnswer::resolved(Qpn::truncate(qpn), QKEY));
         assert!(matches!(net.ep(P).sidr_serve(serve), Err(ListenError::Invalid(_))));
+    }
+    let mut nowhere = SidrServe::reporting(SERVICE);
+    nowhere.port = Some(2);
+    match net.ep(P).sidr_serve(nowhere) {
+        Err(ListenError::Invalid(no)) => {
+            assert_eq!(no.to_string(), "port is 2, it must be a port of the device");
+        }
+        other => panic!("{other:?}"),
     }
     let mut nothing = SidrServe::reporting(SERVICE);
     nothing.handling = SidrHandling::Report { backlog: 0 };
