@@ -8,11 +8,13 @@ use std::process::ExitCode;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use futures::StreamExt;
 use ibcm::handshake::{self, LocalQp};
 use ibcm::{Hca, Listener};
 use ibdev::{Device, DeviceError, PortState};
-use ibsa::record::{Is, NodeRecord, NodeType, PathRecord, SmInfoRecord, SmState, Template};
-use ibsa::{Client, Config, QueryError, SaStatus};
+use ibsa::record::{InformInfoRecord, Is, NodeRecord, NodeType, PathRecord, SmInfoRecord, SmState, Template};
+use ibsa::{Client, Config, Notice, QueryError, SaStatus, Trap};
+
 use ibsoft::IbsimDevice;
 use ibwire::{Gid, Lid, Mtu, Qpn, Rate, ServiceId};
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         case("paths_are_what_saquery_prints", paths),
         alone("cm_handshake_by_a_path_of_the_sa", handshake),
         alone("the_sm_goes_and_comes_again", restart),
+        alone("a_real_notice_when_a_link_goes_down", notices),
     ];
     let trials = trials.into_iter().map(|trial| trial.with_ignored_flag(left_out)).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
@@ -245,5 +248,25 @@ async fn restart(fabric: Fabric) -> Outcome {
     // The query that is still under way is answered by the new one.
     let found = sa.path(to).uncached().timeout(PATIENCE).await?;
     assert_eq!(found.dgid, to);
+    Ok(())
+}
+
+async fn notices(mut fabric: Fabric) -> Outcome {
+    let sa = client(&fabric, "B").await?;
+    let lost = sa.get(Template::<NodeRecord>::new().node_description("C")).await?;
+    let gid = Gid::link_local(lost.node_info.port_guid);
+    let mut notices = sa.subscribe([Trap::GID_OUT, Trap::GID_IN]).await?;
+    fabric.console("Unlink \"C\"[1]")?;
+    assert_eq!(notices.next().await, Some(Notice::GidOut(gid)));
+    fabric.console("Relink \"C\"[1]")?;
+    assert_eq!(notices.next().await, Some(Notice::GidIn(gid)));
+    let held = || sa.get(Template::<InformInfoRecord>::new());
+    let two = held().await;
+    assert!(matches!(two, Err(QueryError::Status(SaStatus::TOO_MANY_RECORDS))), "{two:?}");
+    drop(notices);
+    // Given up in the background: in a moment the SA holds none.
+    while !matches!(held().await, Err(QueryError::Status(SaStatus::NO_RECORDS))) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     Ok(())
 }

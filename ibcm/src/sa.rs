@@ -16,8 +16,8 @@ use crate::sync::lock;
 
 pub use ibsa::record::*;
 pub use ibsa::{
-    Answer, CacheConfig, Client, Config, Effort, Incomplete, PathQuery, QueryError as SaError, Request,
-    SaStatus, Stats, Table,
+    Answer, CacheConfig, Client, Config, Effort, Incomplete, Notice, Notices, PathQuery,
+    QueryError as SaError, Request, SaStatus, Stats, Table, Trap,
 };
 
 /// The clients of an HCA, one for each port that was asked for.

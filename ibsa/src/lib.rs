@@ -16,5 +16,5 @@ pub mod proto;
 pub mod record;
 
 #[cfg(feature = "client")]
-pub use client::{CacheConfig, Client, Incomplete, PathQuery, Table};
+pub use client::{CacheConfig, Client, Incomplete, Notice, Notices, PathQuery, Table, Trap};
 pub use proto::client::{Answer, Config, Effort, QueryError, Request, SaStatus, Stats};

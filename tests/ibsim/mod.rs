@@ -66,7 +66,7 @@ impl Fabric {
         fs::create_dir_all(&folder)?;
         let net = Path::new(env!("CARGO_MANIFEST_DIR")).join("ibsim/net");
         let mut command = Command::new("ibsim");
-        command.arg("-s").arg("-n").arg(&net).env("IBSIM_SOCKNAME", &base);
+        command.arg("-s").arg(&net).env("IBSIM_SOCKNAME", &base);
         // Its console is its standard input: kept open, so that links can be taken down.
         let ibsim = Self::spawn(command.stdin(Stdio::piped()), &folder.join("ibsim.log"))?;
         let fabric = Self { base, folder, ibsim, opensm: Mutex::new(None) };

@@ -10,6 +10,7 @@ use std::time::Instant;
 use ibdev::{DeviceError, MadAgent, OutgoingMad, PortTables, ReceivedMad};
 use tokio::time::Sleep;
 
+use super::notices::renew;
 use super::shared::{End, Shared, now};
 
 /// MADs taken in one round.
@@ -89,6 +90,9 @@ impl Driver {
         let Poll::Ready(tables) = reading.as_mut().poll(cx) else { return Ok(false) };
         self.reading = None;
         self.shared.set_port(tables?);
+        if let Some(runtime) = self.shared.runtime() {
+            runtime.spawn(renew(Arc::clone(&self.shared)));
+        }
         Ok(true)
     }
 
@@ -113,7 +117,9 @@ impl Driver {
         let mut state = self.shared.lock();
         let error = state.end.get_or_insert(end).error();
         let (waiters, device) = (std::mem::take(&mut state.waiters), state.device.take());
+        let feeds = state.feeds.all();
         drop(state);
+        feeds.iter().for_each(|feed| feed.end());
         drop(device);
         for waiter in waiters.into_values() {
             _ = waiter.send(Err(error.clone()));

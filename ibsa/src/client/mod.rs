@@ -2,6 +2,7 @@
 
 mod cache;
 mod driver;
+mod notices;
 mod path;
 mod shared;
 mod table;
@@ -19,6 +20,7 @@ use crate::record::{ClassPortInfo, MultiPath, Record, Template};
 use shared::{End, Owner, Shared};
 
 pub use cache::CacheConfig;
+pub use notices::{Notice, Notices, Trap};
 pub use path::PathQuery;
 pub use table::{Incomplete, Table};
 

@@ -10,11 +10,14 @@ use ibdev::{
 };
 use ibwire::mad::{Method, MgmtClass};
 use ibwire::{Gid, Lid, PKey, QKey, Qpn, Rate, ServiceLevel};
+use rand::SeedableRng;
+use rand::rngs::ChaCha8Rng;
 use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, oneshot};
 
 use super::cache::Cache;
 use super::driver::Driver;
+use super::notices::Feeds;
 use crate::mad::SaHeader;
 use crate::proto::client::{self as engine, Answer, Config, Event, QueryError, Request, RequestId};
 
@@ -32,6 +35,8 @@ pub(super) struct State {
     pub(super) engine: engine::Client,
     pub(super) waiters: BTreeMap<RequestId, oneshot::Sender<Result<Answer, QueryError>>>,
     pub(super) cache: Cache,
+    pub(super) feeds: Feeds,
+    pub(super) rng: ChaCha8Rng,
     /// Our GID, once the port has one.
     pub(super) gid: Option<Gid>,
     /// The port has to be read again.
@@ -76,6 +81,8 @@ impl Shared {
             engine: engine::Client::new(config, seed),
             waiters: BTreeMap::new(),
             cache: Cache::default(),
+            feeds: Feeds::default(),
+            rng: ChaCha8Rng::from_seed(seed),
             gid: None,
             stale: false,
             end: None,
@@ -182,6 +189,11 @@ impl Shared {
         state.engine.set_sa(now(), sa, pkeys);
     }
 
+    /// Where the driver runs, if it does.
+    pub(super) fn runtime(&self) -> Option<&Handle> {
+        self.runtime.get()
+    }
+
     /// Asks, and waits for the answer.
     pub(super) async fn request(self: &Arc<Self>, request: Request) -> Result<Answer, QueryError> {
         self.open().await?;
@@ -216,6 +228,7 @@ impl Shared {
                 Event::Failed { id, error } => state.answer(id, Err(error)),
                 Event::Report { notice, .. } => {
                     tracing::debug!(port = self.port, %notice, "notice");
+                    state.feeds.tell(&notice);
                 }
             }
         }
