@@ -119,6 +119,8 @@ impl Fabric {
 
     fn command(&self, program: &str, node: &str) -> Command {
         let mut command = Command::new(program);
+        // The library leaves a tree of /sys where the program runs.
+        command.current_dir(&self.folder);
         command.env("IBSIM_SOCKNAME", &self.base).env("SIM_HOST", node);
         command.env("LD_PRELOAD", umad2sim().unwrap_or_default());
         command
