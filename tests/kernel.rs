@@ -11,7 +11,11 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use tests::guest::{self, Case, Config, Machine, Target};
 
 /// What runs beside the kernel's own connection manager.
-const CM_TARGETS: &[Target] = &[example("rping"), example("udaddy")];
+const CM_TARGETS: &[Target] = &[
+    Target::Test { package: "tests", name: "verbs", feature: "verbs" },
+    example("rping"),
+    example("udaddy"),
+];
 
 /// What runs where class 7 is free.
 const UMAD_TARGETS: &[Target] = &[
@@ -27,7 +31,10 @@ const UMAD_TARGETS: &[Target] = &[
     example("observe"),
     example("own_qp"),
     example("port"),
+    example("ranks"),
+    example("rpc"),
     example("rping"),
+    example("storm"),
     example("target"),
 ];
 
@@ -63,6 +70,7 @@ fn main() -> ExitCode {
         (&cm, kernel_alone()),
         (&cm, kernel_and_us()),
         (&cm, verbs()),
+        (&cm, beside_ib_cm()),
         (&umad, conformance()),
         (&umad, without_ib_cm()),
     ] {
@@ -162,6 +170,11 @@ fn conformance() -> Vec<Case> {
     tests::CONFORMANCE_IN_GUEST.map(case).into()
 }
 
+/// Our own use of rxe0 where the kernel holds the CM class.
+fn beside_ib_cm() -> Vec<Case> {
+    vec![Case::new("verbs_beside_ib_cm", "test_target.sh", &["verbs", "beside_ib_cm"])]
+}
+
 /// What wants the CM class for itself, so that ib_cm must not be there.
 fn without_ib_cm() -> Vec<Case> {
     let test = |target: &str, case: &str, tests: &str| {
@@ -192,8 +205,10 @@ fn without_ib_cm() -> Vec<Case> {
         test("verbs", "cm_keepalives", "kept_alive"),
         test("verbs", "cm_without_rtu", "stands_for_the_rtu"),
         test("verbs", "cm_gids", "gids_come_and_vanish"),
+        test("verbs", "cm_killed", "killed_on").limit(120),
+        Case::new("verbs_cm_bad_wire", "bad_wire_verbs.sh", &[]).limit(180),
         test("verbs", "cm_link_down", "link_goes_down_and_comes_back").limit(120),
-        Case::new("examples_on_rxe0", "examples.sh", &[]).limit(120),
+        Case::new("examples_on_rxe0", "examples.sh", &[]).limit(400),
         Case::new("examples_with_an_end_on_rxe0", "examples_apart.sh", &["10.77.0.1", "10.77.0.2"])
             .limit(180),
         own_qp("rdma_sys_connects_v4", "10.77.0.1", "10.77.0.2", "rdma_sys"),
@@ -202,7 +217,9 @@ fn without_ib_cm() -> Vec<Case> {
         own_qp("soft_hca_connects_v6", "fd77::1", "fd77::2", "soft"),
         // Last: they take rxe0 or a module away and bring it back.
         test("rxe0", "device_that_is_removed", "removal::"),
+        test("verbs", "cm_device_removed", "removed_while_connected").limit(120),
         Case::new("verbs_device_without_umad", "no_umad.sh", &[]),
+        Case::new("verbs_bad_states_are_named", "bad_states.sh", &[]),
     ]
 }
 

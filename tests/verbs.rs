@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod verbs {
+    mod beside_ib_cm;
     mod established;
     mod failures;
 }

@@ -1,11 +1,72 @@
-//! A link that goes down and comes back, addresses that come and go.
+//! What ends connections, and what is left of rxe0 then: processes that are killed, a link that goes down, addresses that go
+//! away, a device that is removed.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Stdio};
 
 use futures::StreamExt;
-use ibcm::{HcaEvent, PortState, QueryError};
+use ibcm::{DeviceError, HcaEvent, ListenError, PortState, QueryError, RecvError};
 
 use super::super::*;
 
+/// The service of the example `echo`.
+const ECHO: ServiceId = ServiceId::new(0x1000_0000_0000_0001);
 const KEEPALIVE: Duration = Duration::from_millis(500);
+
+/// The example `echo`, beside this program, as a process of its own.
+struct Echo {
+    process: Child,
+    /// Open, so that it can go on talking.
+    _says: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+/// Starts it, and waits until it serves.
+fn echo(device: &str) -> Echo {
+    let program = std::env::current_exe().unwrap().with_file_name("echo");
+    let mut child =
+        Command::new(program).args(["serve", "--device", device]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    while !lines.next().expect("echo serves").unwrap().starts_with("connect to") {}
+    Echo { process: child, _says: lines }
+}
+
+/// Connects to `echo`, kills it, and is told within two periods of the keepalive and a bit.
+async fn outlives(hca: Hca, to: Gid, mut server: Echo) -> Result<(), Error> {
+    let path = hca.path_to(to).service_id(ECHO).await?;
+    let connect = Connection::connect(path).keepalive(KEEPALIVE);
+    let conn = connect.response_timeout(Duration::from_millis(50)).max_cm_retries(3).await?;
+    conn.send_copy(b"there?").await?;
+    assert!(conn.recv().await?.is_some_and(|message| message[..] == *b"there?"));
+    server.process.kill()?;
+    server.process.wait()?;
+    let closed = tokio::time::timeout(Duration::from_secs(5), conn.closed()).await?;
+    assert!(matches!(closed.how, How::Silent(_)), "{closed}");
+    Ok(())
+}
+
+/// Nothing of the process is left in the kernel, and the CM's class is free again.
+#[test]
+#[ignore = "needs rxe0"]
+fn killed_on_rxe0() {
+    let before = resources();
+    let server = echo("rxe0");
+    in_namespace_b(move |hca| outlives(hca, Family::V4.rxe0(), server)).join().unwrap();
+    while resources() != before {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    on_rxe0(|hca| async move { Ok(Listener::bind(ECHO).device(&hca).await.map(drop)?) });
+}
+
+#[test]
+#[ignore = "needs rxe0"]
+fn killed_on_the_soft_hca() {
+    let start = || {
+        enter_namespace_b();
+        echo(SOFT)
+    };
+    let server = std::thread::spawn(start).join().unwrap();
+    on_rxe0(move |hca| outlives(hca, Family::V4.soft(), server));
+}
 
 fn shell(commands: &str) {
     let status = Command::new("bash").args(["-eu", "-c", commands]).status().unwrap();
@@ -83,4 +144,39 @@ fn gids_come_and_vanish() {
         );
         Ok(())
     });
+}
+
+/// `rdma link delete` under a connection: both ends are told, and a device of the same name that comes later can be used.
+#[test]
+#[ignore = "needs rxe0"]
+fn removed_while_connected() {
+    between(
+        false,
+        |hca, ready| async move {
+            let mut events = hca.events();
+            let listener = Listener::bind(SERVICE).device(&hca).await?;
+            ready.send(()).unwrap();
+            let conn = listener.accept().await?.accept().await?;
+            let receiving = async { (conn.recv().await, listener.accept().await) };
+            let remove = async { tokio::task::spawn_blocking(|| shell("rdma link delete rxe0")).await };
+            let ((received, accepted), removed) = tokio::join!(receiving, remove);
+            removed?;
+            assert_eq!(received.unwrap_err(), RecvError::Gone);
+            assert!(matches!(accepted, Err(ListenError::Device(DeviceError::Gone))), "{accepted:?}");
+            assert_eq!(conn.closed().await.how, How::DeviceGone);
+            while events.next().await.ok_or("no event")? != HcaEvent::Removed {}
+            // As it was, for `between` to compare, and for those who come later.
+            shell("rdma link add rxe0 type rxe netdev veth0");
+            Ok(())
+        },
+        |hca| async move {
+            let path = hca.path_to(Family::V4.rxe0()).service_id(SERVICE).await?;
+            let connect = Connection::connect(path).keepalive(KEEPALIVE);
+            let conn = connect.response_timeout(Duration::from_millis(50)).max_cm_retries(3).await?;
+            let closed = conn.closed().await;
+            assert!(matches!(closed.how, How::Silent(_)), "{closed}");
+            Ok(())
+        },
+    );
+    connection(false, Family::V6);
 }

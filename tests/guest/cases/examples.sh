@@ -1,4 +1,4 @@
-# examples: examples with both ends in one process, on rxe0. After each nothing of it is left in the kernel.
+# examples: each example with both ends in one process, on rxe0. After each nothing of it is left in the kernel.
 source "$GUEST_CASES/lib.sh"
 rdma resource show >before
 
@@ -16,4 +16,7 @@ runs http 'client: the same came back: true'
 runs kv 'client: read 65536 bytes back: \[7, 7, 7, 7, 7, 7, 7, 7\]'
 runs observe 'disconnected, the peer confirmed, after 10 messages'
 runs own_qp 'client: 64 bytes came back'
-rm devinfo echo http kv observe own_qp
+runs ranks '100 of 100 up' 100
+runs rpc 'server: 2 calls served'
+runs storm '1000 of 1000 connections in' --count 1000 --deadline 240
+rm devinfo echo http kv observe own_qp ranks rpc storm
