@@ -1,17 +1,18 @@
 //! Finds a datagram service by its service ID, then asks it three times, at most, what it has to say.
 //!
-//! `cargo run --example discovery` runs both sides on two software HCAs.
+//! `cargo run --example discovery` runs both sides on two software HCAs; with `--device NAME` both are on that device.
 
 use std::error::Error;
 use std::time::Duration;
 
-use ibcm::{Hca, ServiceId, sidr, ud};
+use ibcm::{ServiceId, sidr, ud};
 
 const SID: ServiceId = ServiceId::new(0x1000_0000_0000_0001);
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let (here, there) = (Hca::open("soft").await?, Hca::open("soft").await?);
+    let (device, _) = examples::arguments();
+    let (here, there) = examples::both_ends(device.as_deref(), None).await?;
     let (served, socket) = (ud::Socket::open(&there).await?, ud::Socket::open(&here).await?);
     let _published = sidr::publish(SID, &served).private_data(b"v1").await?; // the reactor answers, until dropped
     tokio::spawn(async move {

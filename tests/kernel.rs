@@ -25,6 +25,7 @@ const UMAD_TARGETS: &[Target] = &[
     Target::Example { package: "ibcm-sys", name: "rdma_sys_qp", feature: Some("verbs") },
     example("devinfo"),
     example("dial"),
+    example("discovery"),
     example("echo"),
     example("http"),
     example("kv"),

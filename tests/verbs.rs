@@ -135,29 +135,32 @@ fn resources() -> Vec<String> {
     text.lines().filter_map(|line| Some(line.split_once(": ")?.1.to_owned())).collect()
 }
 
-/// Takes `connections` requests, sends back every message, waits for the disconnects.
+/// Takes `connections` requests, sends back every message, then disconnects: it alone knows that what it sent has arrived.
 async fn echo(hca: Hca, ready: Ready, connections: usize, sizes: &[usize]) -> Result<(), Error> {
     let listener = Listener::bind(SERVICE).device(&hca).await?;
     ready.send(()).unwrap();
+    let count = sizes.len();
     let mut serving = tokio::task::JoinSet::new();
     for _ in 0..connections {
         let request = listener.accept().await?;
         assert_eq!(&request.private_data()[..6], b"hello\0");
         serving.spawn(async move {
             let conn = request.accept().private_data(b"welcome").recv(Recv::buffers(8, 40_000)).await?;
-            while let Some(message) = conn.recv().await? {
+            for _ in 0..count {
+                let message = conn.recv().await?.ok_or("closed before the message")?;
                 conn.send(message.into_buf()).await?;
             }
+            conn.disconnect().await;
             Ok::<_, Error>(conn)
         });
     }
     while let Some(served) = serving.join_next().await {
-        assert_eq!(served??.stats().messages_sent as usize, sizes.len());
+        assert_eq!(served??.stats().messages_sent as usize, count);
     }
     Ok(())
 }
 
-/// Connects, sends a message of each size and has it sent back, disconnects.
+/// Connects, sends a message of each size and has it sent back, waits for the disconnect.
 async fn call(hca: Hca, to: Gid, sizes: &[usize]) -> Result<(), Error> {
     let path = hca.path_to(to).service_id(SERVICE).await?;
     let conn = Connection::connect(path)
@@ -172,7 +175,7 @@ async fn call(hca: Hca, to: Gid, sizes: &[usize]) -> Result<(), Error> {
         let answer = conn.recv().await?.ok_or("closed before the answer")?;
         assert!(answer[..] == message[..], "{size} bytes");
     }
-    conn.disconnect().await;
+    assert_eq!(conn.closed().await.how, How::ByPeer);
     Ok(())
 }
 

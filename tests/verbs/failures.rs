@@ -150,23 +150,23 @@ fn gids_come_and_vanish() {
 #[test]
 #[ignore = "needs rxe0"]
 fn removed_while_connected() {
+    let (tell, told) = std::sync::mpsc::channel();
     between(
         false,
-        |hca, ready| async move {
+        move |hca, ready| async move {
             let mut events = hca.events();
             let listener = Listener::bind(SERVICE).device(&hca).await?;
             ready.send(()).unwrap();
             let conn = listener.accept().await?.accept().await?;
-            let receiving = async { (conn.recv().await, listener.accept().await) };
-            let remove = async { tokio::task::spawn_blocking(|| shell("rdma link delete rxe0")).await };
-            let ((received, accepted), removed) = tokio::join!(receiving, remove);
-            removed?;
-            assert_eq!(received.unwrap_err(), RecvError::Gone);
+            // The driver of rxe waits until the last program has let go, so this ends when the device here is closed. Then
+            // all is as it was, for `between` to compare, and for those who come later.
+            let replace = || shell("rdma link delete rxe0; rdma link add rxe0 type rxe netdev veth0");
+            tell.send(std::thread::spawn(replace))?;
+            let (received, accepted) = tokio::join!(conn.recv(), listener.accept());
+            assert!(matches!(received, Err(RecvError::Gone)), "{received:?}");
             assert!(matches!(accepted, Err(ListenError::Device(DeviceError::Gone))), "{accepted:?}");
             assert_eq!(conn.closed().await.how, How::DeviceGone);
             while events.next().await.ok_or("no event")? != HcaEvent::Removed {}
-            // As it was, for `between` to compare, and for those who come later.
-            shell("rdma link add rxe0 type rxe netdev veth0");
             Ok(())
         },
         |hca| async move {
@@ -178,5 +178,6 @@ fn removed_while_connected() {
             Ok(())
         },
     );
+    told.recv().unwrap().join().unwrap();
     connection(false, Family::V6);
 }

@@ -6,11 +6,15 @@ rdma resource show >before
 runs() {
   local name=$1 text=$2
   shift 2
-  "/job/$name" --device rxe0 "$@" >"$name" 2>&1 || { tail -n 50 "$name" | cut -c -1000; return 1; }
+  local began=$SECONDS
+  timeout 120 "/job/$name" --device rxe0 "$@" >"$name" 2>&1 || { tail -n 50 "$name" | cut -c -1000; return 1; }
   tr '\r' '\n' <"$name" | grep -q "$text" || { tail -n 50 "$name"; echo "no '$text' in what $name prints"; return 1; }
   until rdma resource show | diff - before; do sleep 0.05; done >left
+  rm "$name"
+  echo "$name: $((SECONDS - began)) s"
 }
 runs devinfo 'listening: fine'
+runs discovery 'it answers'
 runs echo 'client: message 5, 64 bytes, came back after'
 runs http 'client: the same came back: true'
 runs kv 'client: read 65536 bytes back: \[7, 7, 7, 7, 7, 7, 7, 7\]'
@@ -19,4 +23,3 @@ runs own_qp 'client: 64 bytes came back'
 runs ranks '100 of 100 up' 100
 runs rpc 'server: 2 calls served'
 runs storm '1000 of 1000 connections in' --count 1000 --deadline 240
-rm devinfo echo http kv observe own_qp ranks rpc storm
