@@ -15,7 +15,7 @@ const MSRV: &str = "1.88";
 const BUILD: Duration = Duration::from_secs(600);
 
 /// Time limit of the guest floor: it builds, boots twice and bounds each boot and case itself.
-const GUEST_TIME: Duration = Duration::from_secs(1500);
+const GUEST_TIME: Duration = Duration::from_secs(3000);
 
 /// Packages that the C side of feature `verbs` is built from.
 const VERBS: &[&str] =

@@ -23,7 +23,7 @@ fails 'no permission to read and write /dev/infiniband/umad0: .*udev rule' $nobo
 chmod 600 /dev/infiniband/uverbs0
 fails 'no permission to read and write /dev/infiniband/uverbs0: .*udev rule' $nobody /job/devinfo --device rxe0
 # No device that can be used is no reason to take a software HCA.
-fails 'none can be used: rxe0 (no permission' $nobody /job/dial 10.77.0.2
+fails 'none can be used: rxe0 (no permission' $nobody /job/echo serve
 modprobe -r ib_umad
 fails 'the kernel module ib_umad is not loaded: modprobe ib_umad' /job/devinfo --device rxe0
 modprobe ib_umad

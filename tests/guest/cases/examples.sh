@@ -22,4 +22,4 @@ runs observe 'disconnected, the peer confirmed, after 10 messages'
 runs own_qp 'client: 64 bytes came back'
 runs ranks '100 of 100 up' 100
 runs rpc 'server: 2 calls served'
-runs storm '1000 of 1000 connections in' --count 1000 --deadline 240
+runs storm '1000 of 1000 connections in' --count 1000 --concurrency 16 --deadline 240
