@@ -2,6 +2,7 @@
 //! two ends.
 #![forbid(unsafe_code)]
 
+pub mod engines;
 mod machine;
 mod options;
 mod table;
