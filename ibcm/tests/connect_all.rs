@@ -58,11 +58,12 @@ impl World {
     async fn end(self, attempts: Vec<Attempt>) -> Result {
         let conns: Vec<_> = attempts.into_iter().filter_map(|attempt| attempt.result.ok()).collect();
         join_all(conns.iter().map(Connection::disconnect)).await;
-        drop(conns);
-        self.net.heal();
-        self.serving.abort();
-        _ = self.serving.await;
-        Ok(self.net.quiet().await?)
+        let Self { net, receives, serving, .. } = self;
+        drop((conns, receives));
+        net.heal();
+        serving.abort();
+        _ = serving.await;
+        Ok(net.quiet().await?)
     }
 }
 
@@ -117,6 +118,7 @@ async fn each_peer_has_one_outcome_and_few_are_in_flight() -> Result {
         assert_eq!((attempt.gid, attempt.service_id), (world.server.gid(), expected));
         assert_eq!(refused, attempt.index % 10 == 7);
     }
+    drop(all);
     world.end(attempts).await
 }
 

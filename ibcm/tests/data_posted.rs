@@ -120,7 +120,7 @@ async fn posted_in_order_is_carried_out_in_order() -> Result {
         Ok(())
     };
     tokio::try_join!(posting, receiving)?;
-    drop((client, server));
+    drop((client, server, region));
     net.quiet().await
 }
 

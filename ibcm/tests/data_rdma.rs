@@ -90,7 +90,7 @@ async fn atomics_of_several_connections_add_up() -> Result {
     assert_eq!(client.fetch_add(counter, 2).await?, u64::MAX);
     assert_eq!(region.atomic(8)?.load(Ordering::Relaxed), 1);
     assert_eq!(client.stats().atomics, 103);
-    drop((client, server));
+    drop((client, server, region));
     drop((client2, server2));
     net.quiet().await
 }
@@ -127,7 +127,7 @@ async fn writes_with_immediate_are_messages_in_order() -> Result {
     tokio::try_join!(posting, receiving)?;
     let stats = server.stats();
     assert_eq!((stats.messages_received, stats.bytes_received), (81, 40));
-    drop((client, server));
+    drop((client, server, region));
     net.quiet().await
 }
 
@@ -135,7 +135,7 @@ async fn writes_with_immediate_are_messages_in_order() -> Result {
 #[tokio::test(start_paused = true)]
 async fn bounds_are_checked_before_anything_is_posted() -> Result {
     let net = Net::new(1).await?;
-    let Exposed { client, server, region: _region, remote } = net.exposed(64, Access::all()).await?;
+    let Exposed { client, server, region, remote } = net.exposed(64, Access::all()).await?;
     let slice = |at, len| remote.slice(at, len).unwrap();
 
     let words = "write length is 17, at most 16 is allowed";
@@ -158,7 +158,7 @@ async fn bounds_are_checked_before_anything_is_posted() -> Result {
 
     assert_eq!(client.stats().operations_failed, 0);
     assert_eq!(client.write(back, slice(0, 64)).await?[..], [1; 17], "less than the region is fine");
-    drop((client, server));
+    drop((client, server, region));
     net.quiet().await
 }
 
@@ -216,7 +216,7 @@ async fn access_is_refused(
     net: Net,
     conns: (Connection, Connection),
     operation: impl AsyncFnOnce(&Net, &Connection) -> Result<OpError>,
-) -> Result {
+) -> Result<Net> {
     let (client, server) = conns;
     let error = operation(&net, &client).await?;
     assert_eq!(status(&error), Some(Status::REM_ACCESS_ERR), "{error:?}");
@@ -226,8 +226,7 @@ async fn access_is_refused(
     assert_eq!(server.closed().await.to_string(), "broken: local access error");
     let error = client.send_copy(b"more").await.expect_err("it is broken");
     assert_eq!(status(&error), Some(Status::REM_ACCESS_ERR));
-    drop((client, server));
-    net.quiet().await
+    Ok(net)
 }
 
 #[tokio::test(start_paused = true)]
@@ -241,6 +240,8 @@ async fn a_region_that_was_dropped_is_out_of_reach() -> Result {
         assert!(error.buf.as_ref().is_some_and(|buf| buf.is_empty() && buf.capacity() == 4096));
         Ok(error)
     })
+    .await?
+    .quiet()
     .await
 }
 
@@ -260,17 +261,18 @@ async fn a_region_gives_no_more_than_its_access() -> Result {
                 };
                 Ok::<_, ibcm::Error>(result)
             };
-            if asked == allowed {
+            let net = if asked == allowed {
                 operation(&net, &client).await??;
                 drop((client, server));
-                net.quiet().await?;
+                net
             } else {
                 access_is_refused(net, (client, server), async |net, client| {
                     Ok(operation(net, client).await?.unwrap_err())
                 })
-                .await?;
-            }
+                .await?
+            };
             drop(region);
+            net.quiet().await?;
         }
     }
     Ok(())
@@ -282,14 +284,15 @@ async fn the_responder_checks_bounds_too() -> Result {
     let net = Net::new(1).await?;
     let Exposed { client, server, region, remote } = net.exposed(64, Access::all()).await?;
     let beyond = RemoteRegion::new(remote.addr() + 60, remote.rkey().0, 8);
-    access_is_refused(net, (client, server), async |net, client| {
+    let net = access_is_refused(net, (client, server), async |net, client| {
         Ok(client.write(net.client.alloc(8).await?, beyond).await.unwrap_err())
     })
     .await?;
     let mut seen = [1; 64];
     region.copy_to(0, &mut seen)?;
     assert_eq!(seen, [0; 64]);
-    Ok(())
+    drop(region);
+    net.quiet().await
 }
 
 async fn connected_in(net: &Net, domain: &Domain) -> Result<(Connection, Connection)> {
@@ -347,7 +350,7 @@ async fn a_domain_of_another_hca_is_refused() -> Result {
 #[tokio::test(start_paused = true)]
 async fn a_fence_waits_for_reads() -> Result {
     let net = Net::new(1).await?;
-    let Exposed { client, server, region: _region, remote } = net.exposed(1 << 16, Access::all()).await?;
+    let Exposed { client, server, region, remote } = net.exposed(1 << 16, Access::all()).await?;
     net.net.faults().delay(Duration::from_millis(5)..=Duration::from_millis(5));
     let read = client.read(net.client.alloc(1 << 16).await?, remote).post().await?;
     let started = tokio::time::Instant::now();
@@ -356,6 +359,6 @@ async fn a_fence_waits_for_reads() -> Result {
     assert!(received?.is_some());
     // Two ways for the read, one for the message.
     assert!(started.elapsed() >= Duration::from_millis(15), "{:?}", started.elapsed());
-    drop((client, server));
+    drop((client, server, region));
     net.quiet().await
 }

@@ -8,11 +8,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::*;
-use ibdev::qp::Transition;
-use ibdev::{Device, DeviceError, DeviceEvent, OutgoingMad, PortState, PostError, Status};
+use ibdev::qp::{Init, QpSpec, QpType, Transition};
+use ibdev::{
+    Access, Buf, DatagramDest, Device, DeviceError, DeviceEvent, OutgoingMad, PortState, PostError, SendOp,
+    SendWr, SharedMemory, Status,
+};
 use ibsoft::sim::{Held, Probe, Subnet};
-use ibwire::Gid;
 use ibwire::packet::{Lrh, NextHeader};
+use ibwire::{Gid, Psn, QKey};
 use pcap_file::pcap::PcapReader;
 
 async fn star(seed: u64) -> Subnet {
@@ -321,6 +324,54 @@ async fn quiet_names_what_is_left() {
     assert!(text.contains(&qp), "{text}");
     drop(b);
     net.quiet().await.unwrap();
+
+    let domain = net.device("a").domain();
+    let region = domain.register(SharedMemory::zeroed(64), Access::REMOTE_READ).await.unwrap();
+    let srq = domain.create_srq(4, 1).await.unwrap();
+    let held: Vec<_> = net.quiet().await.unwrap_err().held.into_iter().map(|held| held.what).collect();
+    let expected = [
+        format!("a: memory region with key {:#x}", region.remote().rkey().0),
+        format!("a: shared receive queue {:#x}", srq.number()),
+    ];
+    assert_eq!(held, expected);
+    drop((region, srq));
+    net.quiet().await.unwrap();
+}
+
+/// What one call gives the device to send leaves in turns, without time passing.
+#[tokio::test(start_paused = true)]
+async fn much_to_send_leaves_in_turns() {
+    const MANY: u32 = 1000;
+    let net = star(1).await;
+    let (a, b) = (net.device("a"), net.device("b"));
+    let cq = a.create_cq(MANY + 1).await.unwrap();
+    let qp = a.domain().create_qp(QpSpec::new(QpType::Ud, &cq, MANY, 1)).await.unwrap();
+    let qkey = QKey(0x11);
+    let init = Init { port: 1, pkey_index: 0, access: Access::empty(), qkey };
+    let rts = Transition::DatagramRts { sq_psn: Psn::truncate(7) };
+    for transition in [Transition::Init(init), Transition::DatagramRtr, rts] {
+        qp.modify(transition).await.unwrap();
+    }
+    let ah = a.domain().create_ah(address(&a, 1, b.gids(1).unwrap()[0].gid, false)).await.unwrap();
+    let to = DatagramDest { ah, qpn: qp.qpn(), qkey };
+    let datagram = |id| SendWr::new(id, SendOp::Datagram { to: to.clone(), imm: None }, Buf::unregistered(8));
+    let sent = || net.counters().into_iter().find(|(name, _)| *name == "sent").expect("a counter").1;
+
+    let start = tokio::time::Instant::now();
+    qp.post_send(&mut (0..u64::from(MANY)).map(datagram).collect()).unwrap();
+    assert!((1..=256).contains(&sent()), "{} in one go", sent());
+    while sent() < u64::from(MANY) {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    let mut done = Vec::new();
+    assert_eq!(cq.poll(&mut done, MANY as usize + 1), MANY as usize);
+
+    // Of what is left when the device goes a part leaves.
+    qp.post_send(&mut (0..u64::from(MANY)).map(datagram).collect()).unwrap();
+    let before = sent();
+    net.remove("a");
+    assert!((1..=256).contains(&(sent() - before)), "{} at the end", sent() - before);
 }
 
 #[derive(Debug)]

@@ -278,7 +278,7 @@ impl Core {
         probes.push(probe);
     }
 
-    /// QPs, and what the probes say. Nothing if the device is gone.
+    /// QPs, memory regions, shared receive queues, and what the probes say. Nothing if the device is gone.
     pub(crate) fn held(&self) -> Vec<Held> {
         let name = &self.attr.name;
         let mut held = Vec::new();
@@ -293,6 +293,12 @@ impl Core {
                 let what = format!("{name}: QP {qpn} with {sends} sends and {receives} receives posted");
                 Held { what, ends: false }
             }));
+            let regions =
+                engine.rkeys().into_iter().map(|rkey| format!("memory region with key {:#x}", rkey.0));
+            let srqs =
+                engine.srqs().into_iter().map(|srq| format!("shared receive queue {:#x}", srq.number()));
+            let others = regions.chain(srqs);
+            held.extend(others.map(|what| Held { what: format!("{name}: {what}"), ends: false }));
         }
         let probes: Vec<_> = {
             let probes = self.probes.lock().unwrap_or_else(PoisonError::into_inner);

@@ -158,6 +158,10 @@ impl Memory {
         self.regions.len()
     }
 
+    fn rkeys(&self) -> Vec<RKey> {
+        self.regions.numbers().collect()
+    }
+
     /// The memory, and where in it the `len` bytes at `addr` begin, if a peer may do `need` with all of them.
     pub(super) fn reach(
         &self,
@@ -223,6 +227,11 @@ impl Engine {
     /// How many regions there are.
     pub fn region_count(&self) -> usize {
         self.shared.memory.regions()
+    }
+
+    /// The keys of the regions that there are.
+    pub fn rkeys(&self) -> Vec<RKey> {
+        self.shared.memory.rkeys()
     }
 }
 

@@ -233,6 +233,11 @@ impl Engine {
         Ok(())
     }
 
+    /// The shared receive queues that there are.
+    pub fn srqs(&self) -> Vec<SrqId> {
+        self.shared.srqs.numbers().collect()
+    }
+
     /// Whether there is such a shared receive queue, by its number.
     pub fn has_srq(&self, number: u32) -> bool {
         self.shared.srqs.contains(SrqId(number))

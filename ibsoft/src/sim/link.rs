@@ -4,9 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
 
-use bytes::Bytes;
 use ibdev::DeviceError;
-use ibwire::{Gid, PathRecord};
+use ibwire::{Gid, PathRecord, Qpn};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::watch;
@@ -65,6 +64,24 @@ impl Wires {
     }
 }
 
+/// Packets of queue pairs that leave an HCA in one go. A peer can ask for gigabytes with one packet.
+const AT_ONCE: usize = 256;
+
+/// Puts what an HCA has to send on the wires: MADs, which come first and which their agents' windows bound, and so many others.
+/// Whether that was all.
+fn send(fabric: &mut Fabric, engine: &mut Engine, now: Instant, hca: usize, transport: &mut Vec<u8>) -> bool {
+    let mut others = 0;
+    while others < AT_ONCE {
+        transport.clear();
+        let Some(egress) = engine.poll_transmit(now, transport) else { return true };
+        others += usize::from(egress.qpn != Qpn::GSI);
+        let (from, dlid) = (PortId { hca, port: egress.port }, egress.net.dlid);
+        let frame = frame::encode(egress.net, transport);
+        fabric.send(now, from, dlid, frame.into());
+    }
+    false
+}
+
 /// The link of one HCA.
 #[derive(Debug)]
 pub(super) struct SimLink {
@@ -84,21 +101,21 @@ impl SimLink {
 impl Link for SimLink {
     fn flush(&mut self, engine: &mut Engine, now: Instant) -> Option<Arc<dyn Departure>> {
         let mut fabric = self.wires.fabric();
-        loop {
-            self.transport.clear();
-            let Some(egress) = engine.poll_transmit(now, &mut self.transport) else { break };
-            let frame = Bytes::from(frame::encode(egress.net, &self.transport));
-            fabric.send(now, PortId { hca: self.hca, port: egress.port }, egress.net.dlid, frame);
-        }
-        fabric.set_timer(self.hca, engine.poll_timeout());
+        let is_all = send(&mut fabric, engine, now, self.hca, &mut self.transport);
+        // What is left leaves at the same time, when the driver has had its turn.
+        fabric.set_timer(self.hca, if is_all { engine.poll_timeout() } else { Some(now) });
         let due = fabric.next_due();
         drop(fabric);
         self.wires.call_driver(due);
         None
     }
 
-    fn close(&mut self, _engine: &mut Engine, _now: Instant) {
-        // Nothing waits for room here: each flush has taken all.
+    fn close(&mut self, engine: &mut Engine, now: Instant) {
+        let mut fabric = self.wires.fabric();
+        send(&mut fabric, engine, now, self.hca, &mut self.transport);
+        let due = fabric.next_due();
+        drop(fabric);
+        self.wires.call_driver(due);
     }
 
     fn closed(&self) -> Option<watch::Receiver<()>> {

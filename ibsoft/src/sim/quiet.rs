@@ -40,14 +40,14 @@ const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LAST_LOOK: Duration = Duration::from_millis(100);
 
 impl Subnet {
-    /// Waits until no connection, QP or TimeWait is left and no packet is under way.
+    /// Waits until no connection, QP, memory region, shared receive queue or TimeWait is left and no packet is under way.
     ///
     /// What ends by itself is waited for, at most ten minutes of the runtime's clock. What does not is a leak: it is
     /// reported a second after nothing else is left. Layers above the devices take part by
     /// [`SoftDevice::add_probe`](crate::SoftDevice::add_probe). HCAs that were removed are not looked at.
     ///
     /// # Errors
-    /// [`NotQuiet`] names each QP, posted buffer, connection and timer that is left.
+    /// [`NotQuiet`] names each QP with what is posted, region, queue, connection and timer that is left.
     ///
     /// # Cancel safety
     /// Only looks; can be dropped and called again.
