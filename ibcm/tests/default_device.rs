@@ -54,6 +54,11 @@ const NO_SUCH_DEVICE: &str = "this machine has no RDMA device nothere0";
 const NO_SUCH_DEVICE: &str =
     "cannot open nothere0: this build of ibcm cannot use the machine's own RDMA devices";
 
+#[cfg(all(feature = "ibsim", target_os = "linux"))]
+const NO_IBSIM: &str = "ibsim:Hca1";
+#[cfg(not(all(feature = "ibsim", target_os = "linux")))]
+const NO_IBSIM: &str = "ibsim:Hca1: this build of ibcm cannot use ibsim";
+
 #[test]
 fn names_that_cannot_be_opened() -> Result {
     if is_child() {
@@ -62,7 +67,7 @@ fn names_that_cannot_be_opened() -> Result {
     for (device, expected) in [
         ("soft:10", "IBCM_DEVICE: \"soft:10\" is no device: IP addresses are expected after soft:"),
         ("nothere0", NO_SUCH_DEVICE),
-        ("ibsim:Hca1", "ibsim:Hca1: this version of ibcm cannot use ibsim yet"),
+        ("ibsim:Hca1", NO_IBSIM),
     ] {
         let text = in_a_process("names_that_cannot_be_opened", device)?;
         assert!(text.contains(expected), "{device}: {text}");
