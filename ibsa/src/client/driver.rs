@@ -15,6 +15,8 @@ use super::shared::{End, Shared, now};
 
 /// MADs taken in one round.
 const MADS: usize = 64;
+/// MADs that may wait for the send window before nothing more is received: what a peer makes us answer is bounded.
+const WAITING: usize = 1024;
 /// Rounds before other tasks get a turn.
 const ROUNDS: usize = 16;
 
@@ -42,7 +44,10 @@ impl Driver {
     /// One round: whether there may be more to do.
     fn round(&mut self, cx: &mut Context<'_>) -> Result<bool, DeviceError> {
         let mut busy = self.read_port(cx)?;
-        if let Poll::Ready(result) = self.agent.poll_recv(cx, &mut self.received, MADS) {
+        // Otherwise room in the window is what wakes.
+        if self.outgoing.len() < WAITING
+            && let Poll::Ready(result) = self.agent.poll_recv(cx, &mut self.received, MADS)
+        {
             result?;
             busy = true;
         }

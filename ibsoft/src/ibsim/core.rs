@@ -95,6 +95,16 @@ impl Core {
         Ok(pkeys)
     }
 
+    /// Asks ibsim on a thread that may wait for its answer.
+    pub(super) async fn asked<T: Send + 'static>(
+        self: &Arc<Self>,
+        question: impl FnOnce(&Self) -> Result<T, DeviceError> + Send + 'static,
+    ) -> Result<T, DeviceError> {
+        let core = Arc::clone(self);
+        // It is not found where the runtime ends.
+        tokio::task::spawn_blocking(move || question(&core)).await.unwrap_or(Err(DeviceError::Gone))
+    }
+
     fn ask(&self, kind: u32) -> Result<[u8; 64], DeviceError> {
         if self.lock().gone {
             return Err(DeviceError::Gone);
@@ -229,7 +239,7 @@ impl Watched {
 /// Receives, and looks at the port now and then, until the device closes or ibsim is gone.
 pub(super) async fn run(core: Weak<Core>) {
     let Some(first) = core.upgrade() else { return };
-    let mut before = first.port_info().map(|info| Watched::of(&info)).ok();
+    let mut before = first.asked(|core| core.port_info()).await.map(|info| Watched::of(&info)).ok();
     drop(first);
     let mut look = tokio::time::interval_at(Instant::now() + LOOK, LOOK);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -237,7 +247,7 @@ pub(super) async fn run(core: Weak<Core>) {
         match next(&core, &mut look).await {
             Turn::Packets(true) if core.receive() => tokio::task::yield_now().await,
             Turn::Packets(_) => core.close(),
-            Turn::Look => match core.port_info() {
+            Turn::Look => match core.asked(|core| core.port_info()).await {
                 Ok(info) => {
                     let now = Watched::of(&info);
                     let earlier = before.replace(now);

@@ -15,7 +15,7 @@ use std::task::{Context, Poll};
 use async_trait::async_trait;
 use ibdev::{
     AgentSpec, CompletionQueue, Device, DeviceAttr, DeviceError, DeviceEvent, GidEntry, GidKind, LinkLayer,
-    MadAgent, PortAttr, PortState, ProtectionDomain,
+    MadAgent, PortAttr, PortState, PortTables, ProtectionDomain,
 };
 use ibwire::{Gid, Guid, Lid, Mtu, PKey, Rate};
 
@@ -67,37 +67,27 @@ impl Device for IbsimDevice {
 
     fn port(&self, port: u8) -> Result<PortAttr, DeviceError> {
         check(port)?;
-        let info = self.0.port_info()?;
-        // Fields of PortInfo as the sheet has them (3.4.2).
-        let state = match info[32] & 0x0f {
-            4 => PortState::Active,
-            2 | 3 => PortState::Initializing,
-            _ => PortState::Down,
-        };
-        Ok(PortAttr {
-            number: PORT,
-            state,
-            link_layer: LinkLayer::InfiniBand,
-            active_mtu: Mtu(info[36] >> 4),
-            lid: Lid(u16::from_be_bytes([info[16], info[17]])),
-            lmc: info[34] & 7,
-            sm_lid: Lid(u16::from_be_bytes([info[18], info[19]])),
-            rate: Rate::PORT_CURRENT,
-        })
+        self.0.port_info().map(|info| port_attr(&info))
     }
 
     fn gids(&self, port: u8) -> Result<Vec<GidEntry>, DeviceError> {
         check(port)?;
-        let info = self.0.port_info()?;
-        let prefix = info[8..16].iter().fold(0, |prefix, byte| prefix << 8 | u64::from(*byte));
-        let prefix = if prefix == 0 { 0xfe80 << 48 } else { prefix };
-        let gid = Gid::from_parts(prefix, self.0.port_guid);
-        Ok(vec![GidEntry { index: 0, gid, kind: GidKind::Infiniband }])
+        self.0.port_info().map(|info| gids(&info, self.0.port_guid))
     }
 
     fn pkeys(&self, port: u8) -> Result<Vec<PKey>, DeviceError> {
         check(port)?;
         self.0.pkeys()
+    }
+
+    async fn read_port(&self, port: u8) -> Result<PortTables, DeviceError> {
+        check(port)?;
+        let read = |core: &Core| {
+            let info = core.port_info()?;
+            let (attr, gids) = (port_attr(&info), gids(&info, core.port_guid));
+            Ok(PortTables { attr, gids, pkeys: core.pkeys()? })
+        };
+        self.0.asked(read).await
     }
 
     fn open_agent(&self, spec: AgentSpec) -> Result<Box<dyn MadAgent>, DeviceError> {
@@ -138,6 +128,33 @@ impl Drop for IbsimDevice {
     fn drop(&mut self) {
         self.0.close();
     }
+}
+
+/// What PortInfo says of the port (spec/sa.md 3.4.2).
+fn port_attr(info: &[u8; 64]) -> PortAttr {
+    let state = match info[32] & 0x0f {
+        4 => PortState::Active,
+        2 | 3 => PortState::Initializing,
+        _ => PortState::Down,
+    };
+    PortAttr {
+        number: PORT,
+        state,
+        link_layer: LinkLayer::InfiniBand,
+        active_mtu: Mtu(info[36] >> 4),
+        lid: Lid(u16::from_be_bytes([info[16], info[17]])),
+        lmc: info[34] & 7,
+        sm_lid: Lid(u16::from_be_bytes([info[18], info[19]])),
+        rate: Rate::PORT_CURRENT,
+    }
+}
+
+/// The only GID: the subnet's prefix and the port's GUID.
+fn gids(info: &[u8; 64], port_guid: Guid) -> Vec<GidEntry> {
+    let prefix = info[8..16].iter().fold(0, |prefix, byte| prefix << 8 | u64::from(*byte));
+    let prefix = if prefix == 0 { 0xfe80 << 48 } else { prefix };
+    let gid = Gid::from_parts(prefix, port_guid);
+    vec![GidEntry { index: 0, gid, kind: GidKind::Infiniband }]
 }
 
 fn check(port: u8) -> Result<(), DeviceError> {
