@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Waker};
+use std::time::Duration;
 
 use ibdev::{
     AddressVector, AgentSpec, Device, DeviceError, MAD_LEN, MadAddr, MadAgent, OutgoingMad, ReceivedMad,
@@ -36,6 +37,9 @@ const SERVES: AgentSpec =
     AgentSpec { class: MgmtClass::DEVICE, class_version: 1, methods: &[Method::GET], ..CM };
 /// Takes the answers.
 const ASKS: AgentSpec = AgentSpec { methods: &[], ..SERVES };
+
+/// After this long what comes at all has come, on an emulated processor too.
+const ARRIVED: Duration = Duration::from_secs(30);
 
 /// A MAD of a class and a method, with a number in it: in the half of the transaction ID that umad leaves alone.
 fn mad(spec: AgentSpec, method: Method, number: u32) -> [u8; MAD_LEN] {
@@ -73,10 +77,14 @@ async fn send(agent: &dyn MadAgent, mads: impl IntoIterator<Item = OutgoingMad>)
 
 async fn receive(agent: &dyn MadAgent, count: usize) -> Vec<ReceivedMad> {
     let mut out = Vec::new();
-    while out.len() < count {
-        let most = count - out.len();
-        poll_fn(|cx| agent.poll_recv(cx, &mut out, most)).await.unwrap();
-    }
+    let all = async {
+        while out.len() < count {
+            let most = count - out.len();
+            poll_fn(|cx| agent.poll_recv(cx, &mut out, most)).await.unwrap();
+        }
+    };
+    let in_time = tokio::time::timeout(ARRIVED, all).await.is_ok();
+    assert!(in_time, "{} of {count} came: {:?}", out.len(), out.iter().map(number).collect::<Vec<_>>());
     out
 }
 
@@ -137,11 +145,15 @@ async fn dropped_agent_frees_its_class(bench: Bench) {
 async fn what_a_dropped_agent_received_is_gone(bench: Bench) {
     let (a, b, to) = two(&bench);
     send(&*a, [cm(to, 1), cm(to, 2)]).await;
-    receive(&*b, 1).await;
+    let read = number(&receive(&*b, 1).await[0]);
     drop(b);
     let b = bench.b.open_agent(CM).unwrap();
     send(&*a, [cm(to, 3)]).await;
-    assert_eq!(number(&receive(&*b, 1).await[0]), 3);
+    let mut next = number(&receive(&*b, 1).await[0]);
+    if bench.differs(Difference::MadsOvertake) && next == 3 - read {
+        next = number(&receive(&*b, 1).await[0]); // the other one was still on its way when its agent was dropped
+    }
+    assert_eq!(next, 3);
 }
 
 async fn what_a_dropped_agent_sent_goes_out(bench: Bench) {
@@ -204,10 +216,16 @@ async fn ports_have_agents_of_their_own(bench: Bench) {
     assert!(nothing.is_pending());
 }
 
-/// More than any window, in order, and nothing is lost.
+/// More than any window, in order, and nothing is lost that need not be.
 async fn send_window_closes_and_opens(bench: Bench) {
     let (a, b, to) = two(&bench);
-    let ((), mut received) = tokio::join!(send(&*a, (0..2000).map(|n| cm(to, n))), receive(&*b, 2000));
+    let at_once = if bench.differs(Difference::MadsAreLost) { 400 } else { 2000 };
+    let mut received = Vec::new();
+    for first in (0..2000).step_by(at_once) {
+        let mads = (first..).take(at_once).map(|n| cm(to, n));
+        let ((), some) = tokio::join!(send(&*a, mads), receive(&*b, at_once));
+        received.extend(some);
+    }
     sort(&bench, &mut received);
     assert!(received.iter().map(number).eq(0..2000));
 }

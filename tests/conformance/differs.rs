@@ -17,8 +17,10 @@ pub enum Difference {
     UnalignedAtomicIsNotPosted,
     /// A response does not reach who asked over IPv4: the request stays unanswered and is sent again.
     ResponsesMissTheirRequest,
-    /// MADs may overtake each other.
+    /// MADs may overtake each other, and come when what was sent after them has come.
     MadsOvertake,
+    /// Of MADs that come faster than they are taken, those are lost for which the port has no receive left.
+    MadsAreLost,
     /// What was posted to a drained send queue goes on with the next post after it is resumed, not at once.
     ResumedQueueWaitsForAPost,
 }
@@ -42,6 +44,10 @@ pub const RXE: &[(Difference, &str)] = &[
     (
         Difference::MadsOvertake,
         "a packet arrives on the processor that sent it, and the sender may move to another one meanwhile",
+    ),
+    (
+        Difference::MadsAreLost,
+        "the GSI's queue pair has 512 receives (IB_MAD_QP_RECV_SIZE), posted again by a thread that may have to wait",
     ),
     (
         Difference::ResumedQueueWaitsForAPost,
