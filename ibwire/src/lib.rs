@@ -10,6 +10,7 @@
 //! | [`packet`] | LRH, GRH, BTH and the headers behind it; a packet as a whole: [`packet::TransportPacket`] |
 //! | [`icrc`], [`vcrc`] | the two CRCs of a packet |
 //! | [`mad`] | the header of management datagrams, ClassPortInfo |
+//! | [`raw`] | raw datagrams: RWH, IPv6 header, EtherTypes, protocol numbers, sizes |
 //! | [`pcap`] | packets in files for Wireshark |
 //!
 //! What a peer sent is read by a `parse` that cannot panic and says [`DecodeError`] if it cannot be represented;
@@ -49,6 +50,7 @@ pub mod packet;
 mod path_record;
 pub mod pcap;
 mod private_data;
+pub mod raw;
 mod reject;
 pub mod vcrc;
 
