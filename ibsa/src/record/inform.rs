@@ -64,7 +64,10 @@ impl InformInfo {
             (false, device) => write!(f, "device {device} of vendor {:#08x}", self.producer_or_vendor)?,
         }
         if self.notice_type != Self::ANY {
-            write!(f, ", {} only", NoticeType(self.notice_type as u8))?;
+            match u8::try_from(self.notice_type) {
+                Ok(kind) => write!(f, ", {} only", NoticeType(kind))?,
+                Err(_) => write!(f, ", type {} only", self.notice_type)?,
+            }
         }
         if !self.gid.is_unspecified() {
             write!(f, ", of {}", self.gid)?;

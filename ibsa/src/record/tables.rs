@@ -140,7 +140,7 @@ impl MftRecord {
     pub fn ports(&self, mlid: Lid) -> impl Iterator<Item = u8> + use<> {
         let within = usize::from(mlid.0).checked_sub(0xc000 + 32 * usize::from(self.block_num));
         let mask = within.and_then(|within| self.port_masks.get(within)).copied().unwrap_or(0);
-        let first = 16 * self.position;
+        let first = self.position << 4;
         (0..16).filter(move |bit| mask >> bit & 1 != 0).map(move |bit| first + bit)
     }
 

@@ -18,6 +18,7 @@ use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
 use super::rmpp::{Mad, Received, Receiver, RmppError, Sender, Sent, abort, turn_around, whole};
+use super::{FAR, after};
 use crate::mad::{RmppHeader, RmppStatus, RmppType, SaHeader};
 use crate::record::{Layout, Notice};
 use transaction::{State, Transaction};
@@ -240,8 +241,14 @@ impl Client {
                 let sent = sender.handle(now, header);
                 return self.sent(now, id, sent);
             }
+            // The ACK of our request again: what it says about the request is known.
+            State::Receiving(_) if active && header.rmpp.kind == RmppType::ACK => {
+                return self.stats.dropped_stray += 1;
+            }
             State::Receiving(transfer) if active => {
+                let before = transfer.0.dropped();
                 let received = transfer.0.handle(now, header, data);
+                self.stats.dropped_segment += transfer.0.dropped() - before;
                 return self.received(now, id, to, header, received);
             }
             _ => {}
@@ -252,6 +259,7 @@ impl Client {
         if active && header.rmpp.kind == RmppType::DATA {
             let mut receiver = Receiver::new(now, &self.config.rmpp);
             let received = receiver.handle(now, header, data);
+            self.stats.dropped_segment += receiver.dropped();
             if receiver.segments() > 0 {
                 one.state = State::Receiving(Box::new((receiver, *header)));
                 self.received(now, id, to, header, received);
@@ -277,6 +285,7 @@ impl Client {
         self.finished.retain(|(_, receiver)| receiver.poll_timeout() > now);
         match self.finished.iter_mut().find(|(finished, _)| *finished == tid) {
             Some((_, receiver)) if header.rmpp.is_active() => {
+                self.stats.dropped_segment += 1;
                 if let Received::Going(Some(mad)) = receiver.handle(now, header, data) {
                     self.outbox.push_back(OutgoingMad { to: from.reply(), mad });
                 }
@@ -309,9 +318,9 @@ impl Client {
         one.tries = 0;
         one.state = State::Resting;
         let (doublings, deadline) = ((one.busy - 1).min(16), one.request.deadline);
-        let rest = (self.config.busy_rest * (1 << doublings)).min(self.config.max_busy_rest);
+        let rest = doubled(self.config.busy_rest, doublings).min(self.config.max_busy_rest);
         let more = rest.mul_f64(self.rng.random_range(0.0..0.25));
-        self.arm(id, (now + rest + more).min(deadline));
+        self.arm(id, after(now, rest.saturating_add(more)).min(deadline));
     }
 
     /// The SA is elsewhere.
@@ -353,7 +362,7 @@ impl Client {
                 let mad = turn_around(&one.header(tid));
                 one.state = State::Asked;
                 self.outbox.push_back(OutgoingMad { to, mad });
-                self.arm(id, (now + self.config.first_timeout).min(deadline));
+                self.arm(id, after(now, self.config.first_timeout).min(deadline));
             }
             Sent::Failed(error, mad) => {
                 self.outbox.extend(mad.map(|mad| OutgoingMad { to, mad }));
@@ -481,9 +490,9 @@ impl Client {
         one.state = State::Asked;
         let mad = whole(&header, &one.request.data);
         self.outbox.push_back(OutgoingMad { to, mad });
-        let timeout = self.config.first_timeout * (1 << doublings);
-        let timeout = timeout.mul_f64(self.rng.random_range(0.75..1.25));
-        self.arm(id, (now + timeout).min(deadline));
+        let timeout =
+            doubled(self.config.first_timeout, doublings).mul_f64(self.rng.random_range(0.75..1.25));
+        self.arm(id, after(now, timeout).min(deadline));
     }
 
     /// Sends the segments that the peer has room for.
@@ -544,6 +553,11 @@ impl Client {
     }
 }
 
+/// A time, doubled so often.
+fn doubled(time: Duration, doublings: u32) -> Duration {
+    time.saturating_mul(1 << doublings).min(FAR)
+}
+
 /// Whether a MAD comes from where the request went.
 fn is_from(from: &MadSource, to: &MadAddr) -> bool {
     match to.av.dlid {
@@ -582,5 +596,5 @@ fn redirected(sa: &MadAddr, p_keys: &[PKey], info: &ClassPortInfo) -> Result<Mad
 
 /// How long a request may take where its caller does not say: all its tries, doubled each time.
 pub fn longest(config: &Config) -> Duration {
-    config.first_timeout * ((1 << config.tries.clamp(1, 16)) - 1)
+    config.first_timeout.saturating_mul((1 << config.tries.clamp(1, 16)) - 1).min(FAR)
 }

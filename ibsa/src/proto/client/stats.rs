@@ -24,6 +24,8 @@ pub struct Stats {
     pub dropped_version: u64,
     /// Dropped: answers to no request that is under way, or from somebody else than was asked.
     pub dropped_stray: u64,
+    /// Dropped: segments of answers that were there already or beyond the window. Those that were acknowledged are so again.
+    pub dropped_segment: u64,
     /// Dropped: answers about something else than was asked.
     pub dropped_mismatch: u64,
     /// Dropped: requests that are for an SA.

@@ -8,6 +8,7 @@ use ibwire::{Gid, Guid, PathRecord, QKey, Qpn, Rate, ServiceLevel};
 use proptest::prelude::*;
 
 use super::*;
+use crate::proto::rmpp::RmppConfig;
 use crate::record::{MultiPath, NodeRecord, Record, Template};
 
 const SA: Lid = Lid(1);
@@ -106,20 +107,9 @@ fn sa_t11_paths_answer_a_query_for_several() {
     let (first, _) = sent(&mut client).unwrap();
     assert_eq!((first.rmpp.kind, first.rmpp.flags, first.rmpp.segment), (RmppType::DATA, 3, 1));
     assert!(sent(&mut client).is_none(), "the window is one segment");
-    let ack = |segment, window| {
-        let rmpp = RmppHeader {
-            version: 1,
-            kind: RmppType::ACK,
-            flags: RmppHeader::ACTIVE,
-            segment,
-            length_or_window: window,
-            ..RmppHeader::default()
-        };
-        whole(&SaHeader { mad: first.mad.response(MadStatus::OK), rmpp, ..first }, &[])
-    };
-    client.handle(now, &source(SA), &ack(1, 9));
+    client.handle(now, &source(SA), &ack(&first, 1, 9));
     assert_eq!(sent(&mut client).unwrap().0.rmpp.flags, 5);
-    client.handle(now, &source(SA), &ack(2, 9));
+    client.handle(now, &source(SA), &ack(&first, 2, 9));
     let (turn, _) = sent(&mut client).unwrap();
     assert_eq!((turn.mad.method, turn.rmpp.kind, turn.rmpp.segment), (Method::GET_MULTI, RmppType::ACK, 0));
     let mut header = SaHeader { mad: first.mad.response(MadStatus::OK), attribute_offset: 8, ..first };
@@ -130,6 +120,73 @@ fn sa_t11_paths_answer_a_query_for_several() {
     assert_eq!((last.mad.method, last.mad.attribute), (Method::GET_MULTI, PathRecord::ATTRIBUTE));
     let Some(Event::Answered { answer, .. }) = client.poll_event() else { panic!() };
     assert_eq!(answer.table::<PathRecord>().unwrap().len(), 2);
+}
+
+/// The SA's ACK of a request whose first segment is `first`.
+fn ack(first: &SaHeader, segment: u32, window: u32) -> Mad {
+    let rmpp = RmppHeader {
+        version: 1,
+        kind: RmppType::ACK,
+        flags: RmppHeader::ACTIVE,
+        segment,
+        length_or_window: window,
+        ..RmppHeader::default()
+    };
+    whole(&SaHeader { mad: first.mad.response(MadStatus::OK), rmpp, ..*first }, &[])
+}
+
+#[test]
+fn an_ack_that_comes_again_does_not_harm_the_answer() {
+    let now = Instant::now();
+    let mut client = client(now);
+    let gids = vec![Gid::link_local(Guid(1))];
+    let query = MultiPath { wanted: Template::new(), sources: gids.clone(), destinations: gids };
+    client.request(now, Request::multi(&query, now + Duration::from_secs(9)).unwrap()).unwrap();
+    let (first, _) = sent(&mut client).unwrap();
+    client.handle(now, &source(SA), &ack(&first, 1, 1));
+    let mut header = SaHeader { mad: first.mad.response(MadStatus::OK), attribute_offset: 8, ..first };
+    header.mad.attribute = PathRecord::ATTRIBUTE;
+    let mut sa = Sender::new(header, vec![0; 256], &client.config.rmpp).unwrap();
+    client.handle(now, &source(SA), &sa.poll_transmit(now).unwrap());
+    let mut late = ack(&first, 1, 1);
+    client.handle(now, &source(SA), &late);
+    late[16..18].copy_from_slice(&[0, 0x35]);
+    client.handle(now, &source(SA), &late);
+    assert_eq!((told(&mut client), client.stats().dropped_stray), (None, 2));
+    let acks: Vec<_> = std::iter::from_fn(|| sent(&mut client)).collect();
+    assert_eq!(sa.handle(now, &acks.last().unwrap().0), Sent::Going);
+    client.handle(now, &source(SA), &sa.poll_transmit(now).unwrap());
+    assert!(matches!(client.poll_event(), Some(Event::Answered { answer, .. }) if answer.data.len() == 256));
+}
+
+#[test]
+fn waits_of_any_length_are_survived() {
+    let now = Instant::now();
+    let config = Config {
+        first_timeout: Duration::MAX,
+        busy_rest: Duration::MAX,
+        max_busy_rest: Duration::MAX,
+        rmpp: RmppConfig {
+            total: Duration::MAX,
+            resend: Duration::ZERO,
+            linger: Duration::MAX,
+            ..RmppConfig::default()
+        },
+        ..Config::default()
+    };
+    assert_eq!(longest(&config), FAR);
+    let mut client = Client::new(config, [1; 32]);
+    client.set_sa(now, Some(address(SA)), vec![PKey::DEFAULT]);
+    client.request(now, node(Method::GET, now)).unwrap();
+    let (header, _) = sent(&mut client).unwrap();
+    client.handle(now, &source(SA), &answer(&header, MadStatus::BUSY, &[]));
+    client.request(now, node(Method::GET_TABLE, now)).unwrap();
+    let (header, _) = sent(&mut client).unwrap();
+    let header = SaHeader { mad: header.mad.response(MadStatus::OK), attribute_offset: 14, ..header };
+    let mut sa = Sender::new(header, vec![0; 112], &client.config.rmpp).unwrap();
+    client.handle(now, &source(SA), &sa.poll_transmit(now).unwrap());
+    assert!(matches!(client.poll_event(), Some(Event::Answered { .. })));
+    assert_eq!(client.poll_timeout(), Some(now + Duration::from_secs(60)), "the deadline of the other");
 }
 
 #[test]

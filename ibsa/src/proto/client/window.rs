@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::proto::after;
+
 /// A window that overload halves and answers widen again.
 #[derive(Debug)]
 pub(super) struct Window {
@@ -36,7 +38,7 @@ impl Window {
         if self.calm_until.is_some_and(|until| now < until) {
             return;
         }
-        self.calm_until = Some(now + span);
+        self.calm_until = Some(after(now, span));
         self.limit = (self.limit / 2).max(1);
         self.answers = 0;
     }

@@ -30,7 +30,8 @@ const HEADER_IN_PAYLOAD: usize = 20;
 pub struct RmppConfig {
     /// How many segments a peer may send before it waits for an ACK. At least 1; the device needs as many receives. Default 64.
     pub window: u32,
-    /// After so long without progress a sender repeats what is not acknowledged. Default 2 s.
+    /// After so long without progress a sender repeats what is not acknowledged. At least
+    /// [`SHORTEST_RESEND`](Self::SHORTEST_RESEND). Default 2 s.
     pub resend: Duration,
     /// How often it does so without progress. Default 7.
     pub retries: u32,
@@ -40,6 +41,11 @@ pub struct RmppConfig {
     pub linger: Duration,
     /// The longest message that is taken, bytes. Default 64 MiB.
     pub max_len: usize,
+}
+
+impl RmppConfig {
+    /// The least that a sender waits for an ACK.
+    pub const SHORTEST_RESEND: Duration = Duration::from_millis(1);
 }
 
 impl Default for RmppConfig {

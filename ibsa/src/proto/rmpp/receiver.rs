@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::{HEADER_IN_PAYLOAD, Mad, RmppConfig, RmppError, abort, control, ends};
 use crate::mad::{RmppHeader, RmppStatus, RmppType, SaHeader};
+use crate::proto::after;
 
 /// Bytes of data in a segment.
 type Segment = [u8; SaHeader::DATA_LEN];
@@ -29,6 +30,7 @@ pub struct Receiver {
     /// Number of the last segment, and the payload length that it gave.
     last: Option<(u32, usize)>,
     finished: bool,
+    dropped: u64,
 }
 
 /// What a segment did.
@@ -48,7 +50,7 @@ impl Receiver {
         Self {
             window: config.window.max(1),
             max_len: config.max_len,
-            deadline: now + config.total,
+            deadline: after(now, config.total),
             linger: config.linger,
             data: Vec::new(),
             in_order: 0,
@@ -57,6 +59,7 @@ impl Receiver {
             acknowledged: None,
             last: None,
             finished: false,
+            dropped: 0,
         }
     }
 
@@ -68,6 +71,11 @@ impl Receiver {
     /// How many segments there are without a gap.
     pub const fn segments(&self) -> u32 {
         self.in_order
+    }
+
+    /// How many segments were dropped: they are there already, or the window does not let them through.
+    pub const fn dropped(&self) -> u64 {
+        self.dropped
     }
 
     /// Bytes of memory that it holds.
@@ -92,7 +100,10 @@ impl Receiver {
             return fail(header, RmppStatus::UNSUPPORTED_VERSION);
         }
         match rmpp.kind {
-            RmppType::DATA if self.finished => Received::Going(self.acknowledged.map(|(_, mad)| mad)),
+            RmppType::DATA if self.finished => {
+                self.dropped += 1;
+                Received::Going(self.acknowledged.map(|(_, mad)| mad))
+            }
             RmppType::DATA if rmpp.status != RmppStatus::OK => fail(header, RmppStatus::ILLEGAL_STATUS),
             RmppType::DATA => self.segment(now, header, data),
             RmppType::STOP if rmpp.status == RmppStatus::RESOURCES_EXHAUSTED => {
@@ -112,10 +123,12 @@ impl Receiver {
         if let Some((acknowledged, mad)) = self.acknowledged
             && number <= acknowledged
         {
+            self.dropped += 1;
             return Received::Going(Some(mad));
         }
         let beyond_end = self.last.is_some_and(|(last, _)| number > last);
         if number <= self.in_order || number > self.window_end || beyond_end {
+            self.dropped += 1;
             return Received::Going(None);
         }
         if number as usize > self.max_len.div_ceil(SaHeader::DATA_LEN) {
@@ -141,7 +154,10 @@ impl Receiver {
         if self.ahead.len() <= at {
             self.ahead.resize(at + 1, None);
         }
-        self.ahead[at].get_or_insert(*data);
+        match &mut self.ahead[at] {
+            Some(_) => self.dropped += 1,
+            empty => *empty = Some(*data),
+        }
         while let Some(Some(_)) = self.ahead.front() {
             if let Some(Some(segment)) = self.ahead.pop_front() {
                 self.data.extend_from_slice(&segment);
@@ -160,7 +176,8 @@ impl Receiver {
         if let Some((last, length)) = done {
             self.data.truncate(SaHeader::DATA_LEN * (last as usize - 1) + length - HEADER_IN_PAYLOAD);
             self.finished = true;
-            self.deadline = now + self.linger;
+            self.deadline = after(now, self.linger);
+            self.ahead = VecDeque::new();
             let ack = self.acknowledge(header);
             return Received::Done(std::mem::take(&mut self.data), ack);
         }

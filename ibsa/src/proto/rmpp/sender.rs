@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use super::{HEADER_IN_PAYLOAD, Mad, RmppConfig, RmppError, abort, ends, whole};
 use crate::mad::{RmppHeader, RmppStatus, RmppType, SaHeader};
+use crate::proto::after;
 
 /// Sends one message: segment 1 first, then what the peer's window lets through, again from the first that is not
 /// acknowledged when nothing moves (spec/sa.md 2.4).
@@ -49,7 +50,7 @@ impl Sender {
             return Err(RmppError::TooLong { limit: config.max_len });
         }
         let total = data.len().div_ceil(SaHeader::DATA_LEN).max(1) as u32;
-        let (resend, retries) = (config.resend, config.retries);
+        let (resend, retries) = (config.resend.max(RmppConfig::SHORTEST_RESEND), config.retries);
         Ok(Self {
             header,
             data,
@@ -83,7 +84,7 @@ impl Sender {
         let segment = self.next;
         self.next += 1;
         self.sent = self.sent.max(segment);
-        self.timer = Some(now + self.resend);
+        self.timer = Some(after(now, self.resend));
         Some(self.segment(segment))
     }
 
@@ -97,7 +98,8 @@ impl Sender {
         if self.timer.is_none_or(|at| now < at) {
             return Sent::Going;
         }
-        self.timer = None;
+        // A window that the peer has closed lets nothing through: that counts as a try, too.
+        self.timer = Some(after(now, self.resend));
         if self.tries == self.retries {
             let error = RmppError::Unacknowledged { segment: self.acknowledged + 1 };
             return Sent::Failed(error, Some(self.broken(RmppStatus::TOO_MANY_RETRIES)));
@@ -140,7 +142,7 @@ impl Sender {
             self.acknowledged = segment;
             self.tries = 0;
             self.next = self.next.max(segment + 1);
-            self.timer = Some(now + self.resend);
+            self.timer = Some(after(now, self.resend));
         }
         self.window_end = window_end;
         match self.acknowledged == self.total {
@@ -172,7 +174,11 @@ impl Sender {
         let part = &self.data[from..self.data.len().min(from + SaHeader::DATA_LEN)];
         let length = match (first, last) {
             (_, true) => HEADER_IN_PAYLOAD + part.len(),
-            (true, false) => self.data.len() + HEADER_IN_PAYLOAD * self.total as usize,
+            // More than the field holds is 0, "unknown".
+            (true, false) => {
+                let whole = self.data.len() + HEADER_IN_PAYLOAD * self.total as usize;
+                if whole > u32::MAX as usize { 0 } else { whole }
+            }
             (false, false) => 0,
         };
         let mut header = self.header;

@@ -264,6 +264,24 @@ fn sa_t49_what_was_not_sent_cannot_be_acknowledged() {
 }
 
 #[test]
+fn a_window_that_stays_closed_ends_the_transfer() {
+    let mut now = Instant::now();
+    let mut sender = sender(2000);
+    while sender.poll_transmit(now).is_some() {}
+    assert_eq!(sender.handle(now, &ack(1, 5)), Sent::Going);
+    while sender.poll_transmit(now).is_some() {}
+    assert_eq!(sender.handle(now, &ack(5, 5)), Sent::Going);
+    for _ in 0..7 {
+        now = sender.poll_timeout().unwrap();
+        assert_eq!((sender.handle_timeout(now), sender.poll_transmit(now)), (Sent::Going, None));
+    }
+    now = sender.poll_timeout().unwrap();
+    let Sent::Failed(error, Some(mad)) = sender.handle_timeout(now) else { panic!() };
+    assert_eq!(error, RmppError::Unacknowledged { segment: 6 });
+    assert_eq!(parts(&mad).0.rmpp.status, RmppStatus::TOO_MANY_RETRIES);
+}
+
+#[test]
 fn sa_t50_segments_beyond_the_window_are_dropped() {
     let now = Instant::now();
     let mut receiver = Receiver::new(now, &RmppConfig { window: 2, ..RmppConfig::default() });
