@@ -34,6 +34,10 @@ mod fabric;
 mod faults;
 mod frame;
 mod link;
+#[allow(dead_code, unused_imports, reason = "the wires take it up next")]
+mod management;
+#[allow(dead_code, unused_imports, reason = "the wires take it up next")]
+mod node;
 mod probe;
 mod quiet;
 mod subnet;
