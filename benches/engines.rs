@@ -41,6 +41,7 @@ impl Host {
             lid: Lid::NONE,
             lmc: 0,
             sm_lid: Lid::NONE,
+            sm_sl: ServiceLevel::default(),
             rate: Rate::GBPS_100,
         };
         let gids = vec![GidEntry { index: 0, gid, kind: GidKind::RoceV2 }];

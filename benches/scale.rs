@@ -83,6 +83,7 @@ impl Device {
             lid: Lid::NONE,
             lmc: 0,
             sm_lid: Lid::NONE,
+            sm_sl: ServiceLevel::default(),
             rate: Rate::GBPS_100,
         };
         let gids = vec![GidEntry { index: 0, gid: gid(number), kind: GidKind::RoceV2 }];

@@ -13,7 +13,7 @@ use ibcm::handshake::{self, LocalQp};
 use ibcm::{Hca, Listener};
 use ibdev::{Device, DeviceError, PortState};
 use ibsa::record::{InformInfoRecord, Is, NodeRecord, NodeType, PathRecord, SmInfoRecord, SmState, Template};
-use ibsa::{Client, Config, Notice, QueryError, SaStatus, Trap};
+use ibsa::{Client, Config, Notice, PathSource, QueryError, SaStatus, Trap};
 
 use ibsoft::IbsimDevice;
 use ibwire::{Gid, Lid, Mtu, Qpn, Rate, ServiceId};
@@ -175,7 +175,7 @@ async fn paths(sa: Client, fabric: &Fabric) -> Outcome {
     let node = sa.get(Template::<NodeRecord>::new().lid(manager.lid)).await?;
     let here = sa.get(Template::<NodeRecord>::new().node_description("B")).await?;
     let to = Gid::link_local(node.node_info.port_guid);
-    let path: PathRecord = sa.path(to).await?;
+    let path: PathRecord = *sa.path(to).await?;
     assert_eq!((path.dgid, path.slid, path.dlid), (to, here.lid, manager.lid));
     let lids = [here.lid, manager.lid].map(|lid| lid.0.to_string());
     let theirs = printed(fabric, "C", &["PR", "--slid", &lids[0], "--dlid", &lids[1]])?;
@@ -198,7 +198,9 @@ async fn paths(sa: Client, fabric: &Fabric) -> Outcome {
         assert_eq!(Some(&ours), theirs.get(field).map(|text| text.to_lowercase()).as_ref(), "{field}");
     }
     // The second time it comes from the cache; a rate that the links do not have is no path.
-    assert_eq!(sa.path(to).await?, path);
+    let again = sa.path(to).await?;
+    assert!(matches!(again.source(), PathSource::Cache { .. }));
+    assert_eq!(*again, path);
     assert_eq!(sa.cache_stats(), (1, 1));
     let fast = sa.path(to).rate(Is::GreaterThan(Rate::GBPS_10)).await.expect_err("no such record");
     assert!(matches!(fast, QueryError::Status(SaStatus::NO_RECORDS)), "{fast}");

@@ -553,6 +553,7 @@ fn port(is_roce: bool, number: u8, is_up: bool) -> LocalPort {
         lid: lid(is_roce, own),
         lmc: 0,
         sm_lid: Lid::NONE,
+        sm_sl: ServiceLevel::default(),
         rate: Rate::GBPS_100,
     };
     let kind = if is_roce { GidKind::RoceV2 } else { GidKind::Infiniband };

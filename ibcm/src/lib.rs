@@ -209,7 +209,7 @@ pub use {
     message::Message,
     open::Open,
     ops::{AtomicOp, Post, Posted, ReadOp, SendOp, WriteOp},
-    path::{Path, PathBuilder, ServicePath},
+    path::{Path, PathBuilder, PathSource, ServicePath},
     peer::Peer,
     port::Port,
     recv::Recv,

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use ibdev::qp::Init;
@@ -26,6 +27,26 @@ use crate::shared::Unavailable;
 pub struct Path {
     port: Port,
     record: PathRecord,
+    source: PathSource,
+}
+
+/// Where a [`Path`] comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PathSource {
+    /// The SA, which was asked for it.
+    Sa,
+    /// What the SA had answered before.
+    Cache {
+        /// How long before the path was asked for.
+        age: Duration,
+    },
+    /// The addresses of a RoCE port.
+    Addresses,
+    /// The table of a [`sim::Subnet`](crate::sim::Subnet).
+    Subnet,
+    /// The program, by [`Path::from_record`].
+    Program,
 }
 
 /// A [`Path`] to one of the peer's services: what [`Connection::connect`](crate::Connection::connect) takes.
@@ -38,12 +59,17 @@ pub struct ServicePath {
 impl Path {
     /// A path made by hand. Whether its SGID is the port's is checked where it is used.
     pub fn from_record(port: &Port, record: PathRecord) -> Self {
-        Self { port: port.clone(), record }
+        Self { port: port.clone(), record, source: PathSource::Program }
     }
 
     /// The path with all its attributes.
     pub const fn record(&self) -> &PathRecord {
         &self.record
+    }
+
+    /// Where it comes from.
+    pub const fn source(&self) -> PathSource {
+        self.source
     }
 
     /// The local port.
@@ -225,7 +251,7 @@ impl PathConfig {
             let must = Limit::Must("the GID of a port");
             return Err(Invalid::new("destination GID", Value::Gid(dgid), must).into());
         }
-        let (port, mut record) = self.find().await?;
+        let (port, mut record, source) = self.find().await?;
         if let Some(p_key) = self.p_key {
             record.pkey = p_key;
         }
@@ -246,7 +272,7 @@ impl PathConfig {
             }
             record.mtu = mtu;
         }
-        Ok(Path { port, record })
+        Ok(Path { port, record, source })
     }
 
     /// What of the wanted the SA has to know to find the path.
@@ -262,7 +288,7 @@ impl PathConfig {
     }
 
     /// The first port that has a path, the one with the wanted SGID if one is wanted.
-    async fn find(&self) -> Result<(Port, PathRecord), QueryError> {
+    async fn find(&self) -> Result<(Port, PathRecord, PathSource), QueryError> {
         let ports = match &self.origin {
             Origin::Port(port) => std::slice::from_ref(port),
             Origin::Any(ports) => ports,
@@ -292,11 +318,15 @@ impl PathConfig {
                     .await
                 {
                     Err(QueryError::NoPath { .. }) => continue,
-                    found => return found.map(|record| (port.clone(), record)),
+                    found => return found.map(|(record, source)| (port.clone(), record, source)),
                 }
             }
             if let Some(record) = path_from(&*device, &local, self.sgid, self.dgid) {
-                return Ok((port.clone(), record));
+                let source = match local.link_layer {
+                    LinkLayer::Ethernet => PathSource::Addresses,
+                    _ => PathSource::Subnet,
+                };
+                return Ok((port.clone(), record, source));
             }
         }
         match (self.sgid, down) {
@@ -311,7 +341,7 @@ impl PathConfig {
 }
 
 /// Whether the device knows the paths of its subnet itself.
-fn knows_paths(device: &dyn Device) -> bool {
+pub(crate) fn knows_paths(device: &dyn Device) -> bool {
     #[cfg(feature = "soft")]
     return device.as_any().is::<ibsoft::SoftDevice>();
     #[cfg(not(feature = "soft"))]

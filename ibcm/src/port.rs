@@ -89,7 +89,7 @@ impl fmt::Debug for Port {
 #[cfg(test)]
 mod tests {
     use ibdev::{GidEntry, LinkLayer, PortAttr};
-    use ibwire::{Mtu, Rate};
+    use ibwire::{Mtu, Rate, ServiceLevel};
 
     use super::*;
 
@@ -102,6 +102,7 @@ mod tests {
             lid: Lid::NONE,
             lmc: 0,
             sm_lid: Lid::NONE,
+            sm_sl: ServiceLevel::default(),
             rate: Rate::PORT_CURRENT,
         };
         let gids = gids.iter().enumerate().map(|(index, (kind, gid))| GidEntry {

@@ -11,13 +11,14 @@ use ibwire::Gid;
 use rand::RngExt;
 
 use crate::error::QueryError;
+use crate::path::PathSource;
 use crate::shared::Shared;
 use crate::sync::lock;
 
 pub use ibsa::record::*;
 pub use ibsa::{
-    Answer, CacheConfig, Client, Config, Effort, Incomplete, Notice, Notices, PathQuery,
-    QueryError as SaError, Request, SaStatus, Stats, Table, Trap,
+    Answer, CacheConfig, Client, Config, Effort, FoundPath, Group, Incomplete, Join, Membership, Notice,
+    Notices, PathQuery, QueryError as SaError, Register, Registration, Request, SaStatus, Stats, Table, Trap,
 };
 
 /// The clients of an HCA, one for each port that was asked for.
@@ -59,13 +60,18 @@ pub(crate) async fn path(
     sgid: Option<Gid>,
     dgid: Gid,
     constrain: impl FnOnce(PathQuery) -> PathQuery,
-) -> Result<PathRecord, QueryError> {
+) -> Result<(PathRecord, PathSource), QueryError> {
     let query = constrain(shared.sa.of(shared, port).path(dgid));
     let query = match sgid {
         Some(sgid) => query.sgid(sgid),
         None => query,
     };
-    query.await.map_err(|error| match error {
+    let found = query.await;
+    let found = found.map(|path| match path.source() {
+        ibsa::PathSource::Cache { age } => (*path, PathSource::Cache { age }),
+        _ => (*path, PathSource::Sa),
+    });
+    found.map_err(|error| match error {
         SaError::Status(SaStatus::NO_RECORDS) => QueryError::NoPath { dgid },
         SaError::Device(error) => QueryError::Device(error),
         SaError::Closed => QueryError::Closed,

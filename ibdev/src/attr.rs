@@ -1,6 +1,6 @@
 //! What a device and its ports are and can do.
 
-use ibwire::{Gid, Guid, Lid, Mtu, PKey, Rate, TimeCode};
+use ibwire::{Gid, Guid, Lid, Mtu, PKey, Rate, ServiceLevel, TimeCode};
 
 /// Attributes of a device that do not change while it is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,6 +76,8 @@ pub struct PortAttr {
     pub lmc: u8,
     /// LID of the master subnet manager.
     pub sm_lid: Lid,
+    /// The service level by which the subnet manager, and with it the SA, is reached.
+    pub sm_sl: ServiceLevel,
     /// The port's rate.
     pub rate: Rate,
 }

@@ -16,5 +16,8 @@ pub mod proto;
 pub mod record;
 
 #[cfg(feature = "client")]
-pub use client::{CacheConfig, Client, Incomplete, Notice, Notices, PathQuery, Table, Trap};
+pub use client::{
+    CacheConfig, Client, FoundPath, Group, Incomplete, Join, Membership, Notice, Notices, PathQuery,
+    PathSource, Register, Registration, Table, Trap,
+};
 pub use proto::client::{Answer, Config, Effort, QueryError, Request, SaStatus, Stats};

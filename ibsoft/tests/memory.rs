@@ -41,6 +41,7 @@ fn device() -> (Engine, RKey, u64) {
         lid: Lid::NONE,
         lmc: 0,
         sm_lid: Lid::NONE,
+        sm_sl: ServiceLevel::default(),
         rate: Rate::GBPS_10,
     };
     let gids = vec![GidEntry { index: 0, gid: gid(HERE), kind: GidKind::RoceV2 }];

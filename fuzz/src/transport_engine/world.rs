@@ -390,6 +390,7 @@ fn port(state: PortState) -> PortConfig {
             lid: Lid::NONE,
             lmc: 0,
             sm_lid: Lid::NONE,
+            sm_sl: ServiceLevel::default(),
             rate: Rate::GBPS_10,
         },
         gids: vec![GidEntry { index: 0, gid: gid(HERE), kind: GidKind::RoceV2 }],

@@ -1,7 +1,7 @@
 //! Port attributes and GID types in the contract's terms.
 
 use ibdev::{GidKind, LinkLayer, PortAttr, PortState};
-use ibwire::{Lid, Mtu, Rate};
+use ibwire::{Lid, Mtu, Rate, ServiceLevel};
 use rdma_sys::{ibv_port_attr, ibv_port_state};
 
 /// `IBV_LINK_LAYER_ETHERNET` of infiniband/verbs.h.
@@ -20,6 +20,7 @@ pub(super) fn attr(number: u8, raw: &ibv_port_attr) -> PortAttr {
         lid: Lid(raw.lid),
         lmc: raw.lmc,
         sm_lid: Lid(raw.sm_lid),
+        sm_sl: ServiceLevel::truncate(raw.sm_sl),
         rate: rate(raw.active_width, raw.active_speed),
     }
 }

@@ -101,7 +101,7 @@ impl Sgids {
 #[cfg(test)]
 mod tests {
     use ibdev::{GidEntry, GlobalRoute, LinkLayer, PortAttr, PortState};
-    use ibwire::{Lid, Mtu, QKey, Qpn, Rate};
+    use ibwire::{Lid, Mtu, QKey, Qpn, Rate, ServiceLevel};
 
     use super::*;
 
@@ -119,6 +119,7 @@ mod tests {
             lid: Lid::NONE,
             lmc: 0,
             sm_lid: Lid::NONE,
+            sm_sl: ServiceLevel::default(),
             rate: Rate::PORT_CURRENT,
         };
         let entries = gids.iter().flat_map(|&(n, index)| {

@@ -1,6 +1,7 @@
 //! Paths that the SA gave before.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::{Duration, Instant};
 
 use ibwire::PathRecord;
@@ -34,8 +35,8 @@ pub(super) type Found = Result<PathRecord, QueryError>;
 pub(super) struct Cache {
     config: CacheConfig,
     paths: BTreeMap<Key, (Instant, PathRecord)>,
-    /// Who waits for a query that somebody has sent already.
-    pub(super) waiting: BTreeMap<Key, Vec<oneshot::Sender<Found>>>,
+    /// Who waits for a query that somebody has sent already, and the era in which that was.
+    waiting: BTreeMap<(u64, Key), Vec<oneshot::Sender<Found>>>,
     /// Counts events: an answer that was asked for before one is not kept.
     pub(super) era: u64,
     pub(super) hits: u64,
@@ -46,7 +47,7 @@ impl Cache {
     pub(super) fn configure(&mut self, config: CacheConfig) {
         self.config = config;
         while self.paths.len() > config.entries {
-            self.paths.pop_first();
+            self.make_room();
         }
     }
 
@@ -67,11 +68,37 @@ impl Cache {
             return;
         }
         if self.paths.len() >= self.config.entries && !self.paths.contains_key(&key) {
-            // The oldest makes room; a full cache is rare, so that it is looked for costs little.
-            let oldest = self.paths.iter().min_by_key(|(_, (since, _))| *since).map(|(key, _)| *key);
-            oldest.and_then(|oldest| self.paths.remove(&oldest));
+            self.make_room();
         }
         self.paths.insert(key, (now, path));
+    }
+
+    /// The oldest goes; a full cache is rare, so that it is looked for costs little.
+    fn make_room(&mut self) {
+        let oldest = self.paths.iter().min_by_key(|(_, (since, _))| *since).map(|(key, _)| *key);
+        oldest.and_then(|oldest| self.paths.remove(&oldest));
+    }
+
+    /// Waits for an answer. The era if the query has to be made; otherwise it is under way.
+    pub(super) fn wait(&mut self, key: Key, found: oneshot::Sender<Found>) -> Option<u64> {
+        self.misses += 1;
+        match self.waiting.entry((self.era, key)) {
+            Entry::Vacant(place) => {
+                place.insert(vec![found]);
+                Some(self.era)
+            }
+            Entry::Occupied(mut place) => {
+                let waiting = place.get_mut();
+                waiting.retain(|waiter| !waiter.is_closed());
+                waiting.push(found);
+                None
+            }
+        }
+    }
+
+    /// Those who wait for a query that is over.
+    pub(super) fn answered(&mut self, key: Key, era: u64) -> Vec<oneshot::Sender<Found>> {
+        self.waiting.remove(&(era, key)).unwrap_or_default()
     }
 
     pub(super) fn clear(&mut self) {

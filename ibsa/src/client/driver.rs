@@ -5,9 +5,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use ibdev::{DeviceError, MadAgent, OutgoingMad, PortTables, ReceivedMad};
+use ibdev::{Device, DeviceError, MadAgent, OutgoingMad, PortTables, ReceivedMad};
 use tokio::time::Sleep;
 
 use super::notices::renew;
@@ -17,6 +17,8 @@ use super::shared::{End, Shared, now};
 const MADS: usize = 64;
 /// MADs that may wait for the send window before nothing more is received: what a peer makes us answer is bounded.
 const WAITING: usize = 1024;
+/// After a port could not be read.
+const READ_AGAIN: Duration = Duration::from_secs(1);
 /// Rounds before other tasks get a turn.
 const ROUNDS: usize = 16;
 
@@ -58,9 +60,9 @@ impl Driver {
         }
         state.engine.handle_timeout(now);
         self.outgoing.extend(std::iter::from_fn(|| state.engine.poll_transmit()));
-        self.shared.deliver(&mut state);
-        let next = state.engine.poll_timeout();
+        let (told, next) = (state.told(), state.engine.poll_timeout());
         drop(state);
+        self.shared.deliver(told);
         self.send(cx)?;
         Ok(busy | self.wait_until(cx, next))
     }
@@ -87,15 +89,15 @@ impl Driver {
             if std::mem::take(&mut state.stale)
                 && let Some(device) = state.device.clone()
             {
-                let port = self.shared.port;
-                self.reading = Some(Box::pin(async move { device.read_port(port).await }));
+                self.reading = Some(Box::pin(read(device, self.shared.port)));
             }
         }
         let Some(reading) = &mut self.reading else { return Ok(false) };
         let Poll::Ready(tables) = reading.as_mut().poll(cx) else { return Ok(false) };
         self.reading = None;
-        self.shared.set_port(tables?);
-        if let Some(runtime) = self.shared.runtime() {
+        if self.shared.set_port(tables?)
+            && let Some(runtime) = self.shared.runtime()
+        {
             runtime.spawn(renew(Arc::clone(&self.shared)));
         }
         Ok(true)
@@ -123,11 +125,26 @@ impl Driver {
         let error = state.end.get_or_insert(end).error();
         let (waiters, device) = (std::mem::take(&mut state.waiters), state.device.take());
         let feeds = state.feeds.all();
+        let kept = (state.groups.end(), state.services.end());
         drop(state);
+        drop(kept);
         feeds.iter().for_each(|feed| feed.end());
         drop(device);
         for waiter in waiters.into_values() {
             _ = waiter.send(Err(error.clone()));
+        }
+    }
+}
+
+/// Reads the port, again and again until that succeeds or the device is gone.
+async fn read(device: Arc<dyn Device>, port: u8) -> Result<PortTables, DeviceError> {
+    loop {
+        match device.read_port(port).await {
+            Err(error) if !matches!(error, DeviceError::Gone) => {
+                tracing::warn!(port, %error, "the port is not readable");
+                tokio::time::sleep(READ_AGAIN).await;
+            }
+            read => return read,
         }
     }
 }

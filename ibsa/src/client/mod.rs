@@ -2,8 +2,12 @@
 
 mod cache;
 mod driver;
+mod found;
+mod groups;
+mod keep;
 mod notices;
 mod path;
+mod services;
 mod shared;
 mod table;
 
@@ -20,8 +24,11 @@ use crate::record::{ClassPortInfo, MultiPath, Record, Template};
 use shared::{End, Owner, Shared};
 
 pub use cache::CacheConfig;
+pub use found::{FoundPath, PathSource};
+pub use groups::{Group, Join, Membership};
 pub use notices::{Notice, Notices, Trap};
 pub use path::PathQuery;
+pub use services::{Register, Registration};
 pub use table::{Incomplete, Table};
 
 /// The SA of one port of a device: queries are sent to it within a window, repeated when it is silent, put off when it is

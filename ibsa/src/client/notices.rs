@@ -2,18 +2,17 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use futures_core::Stream;
 use ibwire::Gid;
 use ibwire::Qpn;
 use ibwire::mad::Method;
-use rand::RngExt;
 
 use super::Client;
-use super::shared::{Owner, Shared};
+use super::keep::{Backoff, LEAVE, spread};
+use super::shared::{Owner, Shared, State};
 use crate::proto::client::{QueryError, Request};
 use crate::record::{self, InformInfo, NoticeDetails, Template};
 
@@ -61,8 +60,6 @@ pub enum Notice {
 
 /// Notices that wait for one reader, at most.
 const WAITING: usize = 256;
-/// After a change of the SM subscriptions are made again within so long, by chance, for others do the same.
-const SPREAD: Duration = Duration::from_secs(1);
 
 /// A subscription to some traps: a stream of notices, each acknowledged and told once. It lives through changes of the SM.
 /// Ends with the client.
@@ -109,6 +106,16 @@ impl Feed {
         });
     }
 
+    pub(super) fn tell(&self, notice: &record::Notice) {
+        self.push(match notice.details() {
+            NoticeDetails::GidIn(gid) => Notice::GidIn(gid),
+            NoticeDetails::GidOut(gid) => Notice::GidOut(gid),
+            NoticeDetails::GroupCreated(gid) => Notice::GroupCreated(gid),
+            NoticeDetails::GroupDeleted(gid) => Notice::GroupDeleted(gid),
+            _ => Notice::Other(Box::new(notice.clone())),
+        });
+    }
+
     pub(super) fn end(&self) {
         self.change(|state| state.ended = true);
     }
@@ -117,7 +124,7 @@ impl Feed {
 /// Subscriptions of one client.
 #[derive(Debug, Default)]
 pub(super) struct Feeds {
-    feeds: Vec<Weak<Feed>>,
+    feeds: Vec<Arc<Feed>>,
     /// They are being made again.
     renewing: bool,
     /// And have to be once more.
@@ -125,32 +132,29 @@ pub(super) struct Feeds {
 }
 
 impl Feeds {
-    fn add(&mut self, feed: &Arc<Feed>) {
-        self.feeds.retain(|feed| feed.strong_count() > 0);
-        self.feeds.push(Arc::downgrade(feed));
-    }
-
-    pub(super) fn all(&self) -> Vec<Arc<Feed>> {
-        self.feeds.iter().filter_map(Weak::upgrade).collect()
+    fn remove(&mut self, feed: &Arc<Feed>) {
+        self.feeds.retain(|one| !Arc::ptr_eq(one, feed));
     }
 
     /// Whether somebody wants this trap.
     fn want(&self, trap: Trap) -> bool {
-        self.feeds.iter().filter_map(Weak::upgrade).any(|feed| feed.traps.contains(&trap))
+        self.feeds.iter().any(|feed| feed.traps.contains(&trap))
     }
 
-    /// Tells a notice to those who want it.
-    pub(super) fn tell(&self, notice: &record::Notice) {
+    /// Who wants a notice.
+    pub(super) fn of(&self, notice: &record::Notice) -> Vec<Arc<Feed>> {
         let trap = Trap(notice.trap_or_device);
-        for feed in self.all().into_iter().filter(|feed| notice.is_generic && feed.traps.contains(&trap)) {
-            feed.push(match notice.details() {
-                NoticeDetails::GidIn(gid) => Notice::GidIn(gid),
-                NoticeDetails::GidOut(gid) => Notice::GidOut(gid),
-                NoticeDetails::GroupCreated(gid) => Notice::GroupCreated(gid),
-                NoticeDetails::GroupDeleted(gid) => Notice::GroupDeleted(gid),
-                _ => Notice::Other(Box::new(notice.clone())),
-            });
-        }
+        let wants = |feed: &&Arc<Feed>| notice.is_generic && feed.traps.contains(&trap);
+        self.feeds.iter().filter(wants).cloned().collect()
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Feed>> {
+        self.feeds.clone()
+    }
+
+    /// All traps that somebody wants.
+    fn traps(&self) -> BTreeSet<Trap> {
+        self.feeds.iter().flat_map(|feed| feed.traps.iter().copied()).collect()
     }
 }
 
@@ -165,7 +169,7 @@ impl Client {
     pub async fn subscribe(&self, traps: impl IntoIterator<Item = Trap>) -> Result<Notices, QueryError> {
         self.shared.open().await?;
         let feed = Arc::new(Feed { traps: traps.into_iter().collect(), state: Mutex::default() });
-        self.shared.lock().feeds.add(&feed);
+        self.shared.lock().feeds.feeds.push(Arc::clone(&feed));
         let (shared, owner) = (Arc::clone(&self.shared), Arc::clone(&self._owner));
         let notices = Notices { feed, shared, _owner: owner };
         for trap in &notices.feed.traps {
@@ -182,7 +186,7 @@ async fn inform(shared: &Arc<Shared>, trap: Trap, subscribe: bool) -> Result<(),
     shared.request(request).await.map(drop)
 }
 
-/// Makes all subscriptions again after the SM has changed, one run at a time.
+/// Makes all subscriptions again after the SM has changed, one run at a time, until the SA has confirmed all of them.
 pub(super) async fn renew(shared: Arc<Shared>) {
     {
         let feeds = &mut shared.lock().feeds;
@@ -191,24 +195,45 @@ pub(super) async fn renew(shared: Arc<Shared>) {
             return;
         }
     }
+    let mut backoff = Backoff::default();
     loop {
-        let (feeds, spread) = {
+        // No feed is held while it waits: whoever is dropped meanwhile ends his subscription.
+        let rest = {
             let mut state = shared.lock();
-            let feeds = state.feeds.all();
-            if !std::mem::take(&mut state.feeds.again) || feeds.is_empty() || state.end.is_some() {
-                state.feeds.renewing = false;
+            let State { feeds, rng, end, .. } = &mut *state;
+            if !feeds.again || end.is_some() || feeds.traps().is_empty() {
+                feeds.renewing = false;
                 return;
             }
-            (feeds, SPREAD.mul_f64(state.rng.random_range(0.0..1.0)))
+            spread(rng)
         };
-        tokio::time::sleep(spread).await;
-        let traps: BTreeSet<Trap> = feeds.iter().flat_map(|feed| feed.traps.iter().copied()).collect();
+        tokio::time::sleep(rest).await;
+        let traps = {
+            let feeds = &mut shared.lock().feeds;
+            feeds.again = false;
+            feeds.traps()
+        };
+        let mut failed = false;
         for trap in traps {
-            if let Err(error) = inform(&shared, trap, true).await {
+            if shared.lock().feeds.want(trap)
+                && let Err(error) = inform(&shared, trap, true).await
+            {
                 tracing::warn!(port = shared.port, trap = trap.0, %error, "a subscription was not made again");
+                failed = true;
             }
         }
-        feeds.iter().for_each(|feed| feed.push(Notice::Resubscribed));
+        if !failed {
+            let feeds = shared.lock().feeds.all();
+            feeds.iter().for_each(|feed| feed.push(Notice::Resubscribed));
+            backoff.reset();
+            continue;
+        }
+        let rest = {
+            let mut state = shared.lock();
+            state.feeds.again = true;
+            backoff.next(&mut state.rng)
+        };
+        tokio::time::sleep(rest).await;
     }
 }
 
@@ -233,9 +258,8 @@ impl Stream for Notices {
 
 impl Drop for Notices {
     fn drop(&mut self) {
+        self.shared.lock().feeds.remove(&self.feed);
         let traps = self.feed.traps.clone();
-        let gone = Arc::new(Feed { traps: BTreeSet::new(), state: Mutex::default() });
-        drop(std::mem::replace(&mut self.feed, gone));
         let Some(runtime) = self.shared.runtime() else { return };
         let (shared, owner) = (Arc::clone(&self.shared), Arc::clone(&self._owner));
         runtime.spawn(async move {
@@ -255,6 +279,3 @@ impl Drop for Notices {
         });
     }
 }
-
-/// How long giving up a subscription may take.
-const LEAVE: Duration = Duration::from_secs(5);

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ibwire::mad::Method;
 use ibwire::{FlowLabel, Gid, Lid, Mtu, PKey, PacketLifeTime, PathRecord, Rate, ServiceId, ServiceLevel};
@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 use super::Client;
 use super::cache::{Found, Key};
+use super::found::{FoundPath, PathSource};
 use super::shared::{Shared, now};
 use super::table::Table;
 use crate::proto::client::{QueryError, Request, SaStatus};
@@ -25,7 +26,7 @@ use crate::record::{IntoField, Is, Template};
 /// It begins with the port's own GID as the source. A setter's value that does not fit is refused when it is awaited.
 ///
 /// # Cancel safety
-/// Dropped, the query is forgotten, unless others wait for the same one.
+/// Dropped, nobody waits for the answer any more; a query for one path that has gone out fills the cache nevertheless.
 #[pin_project(!Unpin)]
 #[must_use = "nothing is asked before it is awaited"]
 pub struct PathQuery {
@@ -33,7 +34,7 @@ pub struct PathQuery {
     run: Option<Running>,
 }
 
-type Running = Pin<Box<dyn Future<Output = Found> + Send>>;
+type Running = Pin<Box<dyn Future<Output = Result<FoundPath, QueryError>> + Send>>;
 
 #[derive(Debug)]
 struct Query {
@@ -187,7 +188,7 @@ impl Query {
     }
 
     /// One path: the cached one, or what the SA answers. Many who ask for the same are one query.
-    async fn one(self) -> Found {
+    async fn one(self) -> Result<FoundPath, QueryError> {
         let runtime = self.client.shared.open().await?.clone();
         let wanted = self.sourced_template()?;
         let (asked, mask) = wanted.clone().checked()?;
@@ -195,24 +196,27 @@ impl Query {
         let shared = Arc::clone(&self.client.shared);
         let timeout = self.timeout.unwrap_or(shared.timeout);
         let (found, finding) = oneshot::channel();
-        {
+        let first = {
             let mut state = shared.lock();
+            if let Some(end) = &state.end {
+                return Err(end.error());
+            }
             if self.cached
-                && let Some((path, _)) = state.cache.get(now(), &key)
+                && let Some((path, age)) = state.cache.get(now(), &key)
             {
-                return Ok(path);
+                return Ok(FoundPath::new(path, PathSource::Cache { age }));
             }
-            state.cache.misses += 1;
-            let waiting = state.cache.waiting.entry(key).or_default();
-            waiting.retain(|waiter| !waiter.is_closed());
-            waiting.push(found);
-            if waiting.len() == 1 {
-                let era = state.cache.era;
-                runtime.spawn(look_up(Arc::clone(&shared), key, wanted, era));
-            }
+            state.cache.wait(key, found)
+        };
+        if let Some(era) = first {
+            let deadline = now() + timeout.max(shared.timeout);
+            let asking = Asking { shared: Arc::clone(&shared), key, era, over: false };
+            runtime.spawn(asking.look_up(wanted, deadline));
         }
         match tokio::time::timeout(timeout, finding).await {
-            Ok(found) => found.unwrap_or(Err(QueryError::Closed)),
+            Ok(found) => {
+                found.unwrap_or(Err(QueryError::Closed)).map(|path| FoundPath::new(path, PathSource::Sa))
+            }
             Err(_) => Err(QueryError::Late(timeout)),
         }
     }
@@ -228,9 +232,9 @@ impl Query {
 }
 
 impl Future for PathQuery {
-    type Output = Found;
+    type Output = Result<FoundPath, QueryError>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Found> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         if let Some(query) = this.query.take() {
             *this.run = Some(Box::pin(query.one()));
@@ -248,26 +252,46 @@ impl fmt::Debug for PathQuery {
     }
 }
 
-/// Asks for one path on behalf of all who wait for it, and puts it into the cache.
-async fn look_up(shared: Arc<Shared>, key: Key, wanted: Template<PathRecord>, era: u64) {
-    let found = ask(&shared, wanted).await;
-    let mut state = shared.lock();
-    let waiting = state.cache.waiting.remove(&key).unwrap_or_default();
-    if let Ok(path) = &found
-        && state.cache.era == era
-    {
-        state.cache.put(now(), key, *path);
-    }
-    drop(state);
-    for waiter in waiting {
-        _ = waiter.send(found.clone()); // some have gone
+/// A query on behalf of all who wait for its answer.
+struct Asking {
+    shared: Arc<Shared>,
+    key: Key,
+    era: u64,
+    over: bool,
+}
+
+impl Asking {
+    /// Asks, and puts the path into the cache.
+    async fn look_up(mut self, wanted: Template<PathRecord>, deadline: Instant) {
+        let found = ask(&self.shared, wanted, deadline).await;
+        let mut state = self.shared.lock();
+        let waiting = state.cache.answered(self.key, self.era);
+        self.over = true; // from now on the place may be another's
+        if let Ok(path) = &found
+            && state.cache.era == self.era
+        {
+            state.cache.put(now(), self.key, *path);
+        }
+        drop(state);
+        for waiter in waiting {
+            _ = waiter.send(found.clone()); // some have gone
+        }
     }
 }
 
-async fn ask(shared: &Arc<Shared>, wanted: Template<PathRecord>) -> Found {
+impl Drop for Asking {
+    /// Also where the runtime ends: nobody waits for a query that nobody makes.
+    fn drop(&mut self) {
+        if !self.over {
+            let waiting = self.shared.lock().cache.answered(self.key, self.era);
+            drop(waiting);
+        }
+    }
+}
+
+async fn ask(shared: &Arc<Shared>, wanted: Template<PathRecord>, deadline: Instant) -> Found {
     let (asked, mask) = wanted.clone().checked()?;
-    let path: PathRecord =
-        shared.request(Request::new(Method::GET, wanted, shared.deadline())?).await?.record()?;
+    let path: PathRecord = shared.request(Request::new(Method::GET, wanted, deadline)?).await?.record()?;
     match fits(&asked, mask, &path) {
         true => Ok(path),
         false => Err(QueryError::Status(SaStatus::NO_RECORDS)),

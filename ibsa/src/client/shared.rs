@@ -9,7 +9,7 @@ use ibdev::{
     AddressVector, AgentSpec, Device, DeviceError, DeviceEvent, LinkLayer, MadAddr, PortState, PortTables,
 };
 use ibwire::mad::{Method, MgmtClass};
-use ibwire::{Gid, Lid, PKey, QKey, Qpn, Rate, ServiceLevel};
+use ibwire::{Gid, Lid, PKey, QKey, Qpn, Rate};
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 use tokio::runtime::Handle;
@@ -17,9 +17,12 @@ use tokio::sync::{OnceCell, oneshot};
 
 use super::cache::Cache;
 use super::driver::Driver;
-use super::notices::Feeds;
+use super::groups::Groups;
+use super::notices::{Feed, Feeds};
+use super::services::Services;
 use crate::mad::SaHeader;
 use crate::proto::client::{self as engine, Answer, Config, Event, QueryError, Request, RequestId};
+use crate::record::Notice;
 
 pub(super) struct Shared {
     pub(super) port: u8,
@@ -36,11 +39,17 @@ pub(super) struct State {
     pub(super) waiters: BTreeMap<RequestId, oneshot::Sender<Result<Answer, QueryError>>>,
     pub(super) cache: Cache,
     pub(super) feeds: Feeds,
+    pub(super) groups: Groups,
+    pub(super) services: Services,
     pub(super) rng: ChaCha8Rng,
     /// Our GID, once the port has one.
     pub(super) gid: Option<Gid>,
+    /// The partition that the port has by default.
+    pub(super) p_key: PKey,
     /// The port has to be read again.
     pub(super) stale: bool,
+    /// What the SA had of us may be gone: it is to be told again once it is there.
+    renew: bool,
     /// Why the driver has ended or shall end.
     pub(super) end: Option<End>,
     pub(super) driver: Option<Waker>,
@@ -82,9 +91,13 @@ impl Shared {
             waiters: BTreeMap::new(),
             cache: Cache::default(),
             feeds: Feeds::default(),
+            groups: Groups::default(),
+            services: Services::default(),
             rng: ChaCha8Rng::from_seed(seed),
             gid: None,
+            p_key: PKey::DEFAULT,
             stale: false,
+            renew: false,
             end: None,
             driver: None,
         };
@@ -160,14 +173,16 @@ impl Shared {
         if port == self.port {
             let mut state = self.lock();
             state.stale = true;
+            state.renew |= matches!(event, PortUp(_) | LidChange(_) | SmChange(_) | ClientReregister(_));
             state.cache.clear();
             drop(state);
             self.wake();
         }
     }
 
-    /// The port as it is now: where the SA is, which GID is ours (spec/sa.md 7.1, 7.2).
-    pub(super) fn set_port(&self, PortTables { attr, gids, pkeys }: PortTables) {
+    /// The port as it is now: where the SA is, which GID is ours (spec/sa.md 7.1, 7.2). What the SA has to be told again is
+    /// kept by tasks, which begin with it; true if there are subscriptions to be made again.
+    pub(super) fn set_port(&self, PortTables { attr, gids, pkeys }: PortTables) -> bool {
         let active = attr.state == PortState::Active && attr.sm_lid != Lid::NONE;
         let of_default = |wanted: PKey| pkeys.iter().position(|pkey| *pkey == wanted);
         let default = of_default(PKey::DEFAULT).or_else(|| of_default(PKey(0x7fff)));
@@ -175,7 +190,7 @@ impl Shared {
             av: AddressVector {
                 port: self.port,
                 dlid: attr.sm_lid,
-                sl: ServiceLevel::default(),
+                sl: attr.sm_sl,
                 path_bits: 0,
                 rate: Rate::PORT_CURRENT,
                 grh: None,
@@ -185,8 +200,21 @@ impl Shared {
             pkey_index: default.unwrap_or(0) as u16,
         });
         let mut state = self.lock();
-        state.gid = gids.first().map(|entry| entry.gid);
-        state.engine.set_sa(now(), sa, pkeys);
+        let state = &mut *state;
+        let gid = gids.first().map(|entry| entry.gid);
+        state.p_key =
+            default.and_then(|index| pkeys.get(index)).or(pkeys.first()).copied().unwrap_or(PKey::DEFAULT);
+        // Its members and services are known to the SA by the GID.
+        state.renew |= state.gid.is_some() && state.gid != gid;
+        state.gid = gid;
+        let now = now();
+        state.engine.set_sa(now, sa, pkeys);
+        if sa.is_none() || !std::mem::take(&mut state.renew) {
+            return false;
+        }
+        state.groups.renew(now, &mut state.rng);
+        state.services.renew(now, &mut state.rng);
+        true
     }
 
     /// Where the driver runs, if it does.
@@ -216,30 +244,47 @@ impl Shared {
         Ok((Forget { shared: self, id }, answer))
     }
 
-    fn ended(&self) -> QueryError {
+    pub(super) fn ended(&self) -> QueryError {
         self.lock().end.as_ref().map_or(QueryError::Closed, End::error)
     }
 
-    /// Gives the engine's events to those who wait. With the lock held: a oneshot wakes a task, no more.
-    pub(super) fn deliver(&self, state: &mut State) {
-        while let Some(event) = state.engine.poll_event() {
-            match event {
-                Event::Answered { id, answer } => state.answer(id, Ok(answer)),
-                Event::Failed { id, error } => state.answer(id, Err(error)),
-                Event::Report { notice, .. } => {
+    /// Gives the engine's events to those who wait. Call it without the lock: it wakes tasks.
+    pub(super) fn deliver(&self, told: Vec<Told>) {
+        for told in told {
+            match told {
+                Told::Answer(waiter, result) => _ = waiter.send(result), // who has gone has cancelled
+                Told::Notice(notice, feeds) => {
                     tracing::debug!(port = self.port, %notice, "notice");
-                    state.feeds.tell(&notice);
+                    feeds.iter().for_each(|feed| feed.tell(&notice));
                 }
             }
         }
     }
 }
 
+/// What is to be told once the lock is let go.
+pub(super) enum Told {
+    Answer(oneshot::Sender<Result<Answer, QueryError>>, Result<Answer, QueryError>),
+    Notice(Box<Notice>, Vec<Arc<Feed>>),
+}
+
 impl State {
-    fn answer(&mut self, id: RequestId, result: Result<Answer, QueryError>) {
-        if let Some(waiter) = self.waiters.remove(&id) {
-            _ = waiter.send(result); // who has gone has cancelled
+    /// What the engine has to tell, and to whom.
+    pub(super) fn told(&mut self) -> Vec<Told> {
+        let mut told = Vec::new();
+        while let Some(event) = self.engine.poll_event() {
+            let (id, result) = match event {
+                Event::Answered { id, answer } => (id, Ok(answer)),
+                Event::Failed { id, error } => (id, Err(error)),
+                Event::Report { notice, .. } => {
+                    let feeds = self.feeds.of(&notice);
+                    told.push(Told::Notice(Box::new(notice), feeds));
+                    continue;
+                }
+            };
+            told.extend(self.waiters.remove(&id).map(|waiter| Told::Answer(waiter, result)));
         }
+        told
     }
 }
 

@@ -25,6 +25,12 @@ impl<R: Record> Table<R> {
         Ok(Self { records: answer.table()?, complete: answer.complete })
     }
 
+    /// Those that are wanted.
+    pub(super) fn filter(mut self, wanted: impl FnMut(&R) -> bool) -> Self {
+        self.records.retain(wanted);
+        self
+    }
+
     /// Whether all records came.
     pub const fn is_complete(&self) -> bool {
         self.complete

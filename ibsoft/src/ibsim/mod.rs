@@ -17,7 +17,7 @@ use ibdev::{
     AgentSpec, CompletionQueue, Device, DeviceAttr, DeviceError, DeviceEvent, GidEntry, GidKind, LinkLayer,
     MadAgent, PortAttr, PortState, PortTables, ProtectionDomain,
 };
-use ibwire::{Gid, Guid, Lid, Mtu, PKey, Rate};
+use ibwire::{Gid, Guid, Lid, Mtu, PKey, Rate, ServiceLevel};
 
 use agents::SimAgent;
 use core::Core;
@@ -145,6 +145,7 @@ fn port_attr(info: &[u8; 64]) -> PortAttr {
         lid: Lid(u16::from_be_bytes([info[16], info[17]])),
         lmc: info[34] & 7,
         sm_lid: Lid(u16::from_be_bytes([info[18], info[19]])),
+        sm_sl: ServiceLevel::truncate(info[36] & 0x0f),
         rate: Rate::PORT_CURRENT,
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use ibdev::{DeviceError, GidEntry, GidKind, LinkLayer, PortAttr, PortState};
-use ibwire::{Gid, Guid, Lid, PKey};
+use ibwire::{Gid, Guid, Lid, PKey, ServiceLevel};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
@@ -108,6 +108,7 @@ fn engine_config(node: &Node, seed: [u8; 32]) -> Config {
             lid: plug.lid,
             lmc: 0,
             sm_lid: Lid::NONE,
+            sm_sl: ServiceLevel::default(),
             rate: Fabric::RATE,
         },
         gids: gid_table(plug.gid),

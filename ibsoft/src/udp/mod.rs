@@ -29,7 +29,7 @@ use std::time::Instant;
 
 use ibdev::{DeviceError, GidEntry, GidKind, LinkLayer, PortAttr, PortState};
 use ibwire::packet::UdpHeader;
-use ibwire::{Guid, Lid, Mtu, PKey, Rate};
+use ibwire::{Guid, Lid, Mtu, PKey, Rate, ServiceLevel};
 use rand::TryRng;
 use rand::rngs::SysRng;
 use tokio::sync::watch;
@@ -189,6 +189,7 @@ fn port(addresses: &[LocalAddress], mtu: Mtu) -> PortConfig {
             lid: Lid::NONE,
             lmc: 0,
             sm_lid: Lid::NONE,
+            sm_sl: ServiceLevel::default(),
             rate: Rate::PORT_CURRENT,
         },
         gids: gids.collect(),

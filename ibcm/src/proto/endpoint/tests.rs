@@ -38,6 +38,7 @@ fn endpoint(host: u8) -> Endpoint {
         lid: Lid::NONE,
         lmc: 0,
         sm_lid: Lid::NONE,
+        sm_sl: ServiceLevel::default(),
         rate: Rate::PORT_CURRENT,
     };
     let gids = vec![GidEntry { index: 0, gid: gid(host), kind: GidKind::RoceV2 }];

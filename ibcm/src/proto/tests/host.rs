@@ -102,6 +102,7 @@ impl Address {
             lid: self.lid,
             lmc: if roce { 0 } else { 1 },
             sm_lid: Lid::NONE,
+            sm_sl: ServiceLevel::default(),
             rate: Rate::GBPS_100,
         };
         let entry = |index, kind| GidEntry { index, gid: self.gid_of(number), kind };

@@ -29,6 +29,7 @@ fn port(host: usize, number: u8, index: Option<u16>) -> LocalPort {
         lid: Lid::NONE,
         lmc: 0,
         sm_lid: Lid::NONE,
+        sm_sl: ServiceLevel::default(),
         rate: Rate::GBPS_100,
     };
     let entry = |index, gid| GidEntry { index, gid, kind: GidKind::RoceV2 };

@@ -38,6 +38,8 @@ pub struct Client {
     config: Config,
     rng: ChaCha8Rng,
     sa: Option<MadAddr>,
+    /// Where the port says that it is, whatever redirections say.
+    home: Option<MadAddr>,
     p_keys: Vec<PKey>,
     next_id: u64,
     next_tid: u32,
@@ -69,6 +71,7 @@ impl Client {
             config,
             rng,
             sa: None,
+            home: None,
             p_keys: Vec::new(),
             next_id: 0,
             next_tid,
@@ -97,9 +100,13 @@ impl Client {
     }
 
     /// Where the SA is, and the port's P_Keys. Call it again when the SM, the LID or the P_Keys change: redirections are
-    /// forgotten, and requests that are under way start anew with another transaction ID. Without an SA they wait.
+    /// forgotten, and requests that are under way start anew with another transaction ID, and with all their tries if the SA is
+    /// another one. Without an SA they wait.
     pub fn set_sa(&mut self, now: Instant, sa: Option<MadAddr>, p_keys: Vec<PKey>) {
-        (self.sa, self.p_keys) = (sa, p_keys);
+        if self.home != sa {
+            self.transactions.values_mut().for_each(|one| one.tries = 0);
+        }
+        (self.sa, self.home, self.p_keys) = (sa, sa, p_keys);
         let under_way: Vec<_> =
             self.transactions.iter().filter(|(_, one)| one.is_under_way()).map(|(id, _)| *id).collect();
         for id in under_way.into_iter().rev() {
@@ -203,6 +210,9 @@ impl Client {
     }
 
     fn report(&mut self, from: &MadSource, header: &SaHeader, mad: &Mad) {
+        if ![self.home, self.sa].iter().flatten().any(|sa| is_from(from, sa)) {
+            return self.stats.dropped_report += 1;
+        }
         let mut answer = *mad;
         answer[..MadHeader::LEN].copy_from_slice(&header.mad.response(MadStatus::OK).to_bytes());
         self.outbox.push_back(OutgoingMad { to: from.reply(), mad: answer });

@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use ibdev::{DeviceError, MadSource};
-use ibwire::PKey;
 use ibwire::mad::{AttributeId, MadStatus, Method};
+use ibwire::{Gid, PKey, ServiceId};
 
 use crate::mad::{MalformedTable, SaHeader, table};
 use crate::proto::rmpp::RmppError;
-use crate::record::{InvalidField, Layout, MultiPath, MultiPathRecord, Notice, Record, Template};
+use crate::record::{InvalidField, JoinState, Layout, MultiPath, MultiPathRecord, Notice, Record, Template};
 
 /// A request to the SA.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -160,6 +160,21 @@ pub enum QueryError {
     /// No paths at all were asked for.
     #[error("a count of 0 paths asks for none, at least 1 is possible")]
     Count,
+    /// The address is none of a multicast group.
+    #[error("{0} is not the address of a multicast group")]
+    NoGroup(Gid),
+    /// Only who keeps a group alive can make it.
+    #[error("a group is made by a full member, not as {0}")]
+    NoMember(JoinState),
+    /// The SA answered about another group than it was asked about.
+    #[error("the SA answers about another group, {0}")]
+    OtherGroup(Gid),
+    /// A lease is at least a second long, and at most 4,294,967,294.
+    #[error("a lease of {0:?}, from 1 s to 4,294,967,294 s are possible")]
+    Lease(Duration),
+    /// This client has registered the service already.
+    #[error("{0} is registered by this client already")]
+    Registered(ServiceId),
     /// A table was cut on its way to us.
     #[error("the answer was cut on its way: {0} records came, how many there are is not known")]
     Incomplete(usize),

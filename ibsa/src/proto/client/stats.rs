@@ -20,6 +20,8 @@ pub struct Stats {
     pub reports: u64,
     /// Copies of notices, acknowledged again.
     pub reports_again: u64,
+    /// Dropped: notices from somebody who is not the port's SA. They are not acknowledged.
+    pub dropped_report: u64,
     /// Dropped: of another class version, or no SA MAD at all.
     pub dropped_version: u64,
     /// Dropped: answers to no request that is under way, or from somebody else than was asked.

@@ -43,6 +43,7 @@ fn roce_port(ip: &str) -> PortConfig {
             lid: Lid::NONE,
             lmc: 0,
             sm_lid: Lid::NONE,
+            sm_sl: ServiceLevel::default(),
             rate: Rate::GBPS_10,
         },
         gids: vec![GidEntry { index: 3, gid: gid(ip), kind: GidKind::RoceV2 }],

@@ -12,7 +12,8 @@ use ibdev::{
 };
 
 use ibwire::{
-    CommId, Gid, Guid, Lid, Mtu, PKey, PathRecord, PrivateData, Qpn, Rate, RejReason, TimeCode, TransactionId,
+    CommId, Gid, Guid, Lid, Mtu, PKey, PathRecord, PrivateData, Qpn, Rate, RejReason, ServiceLevel, TimeCode,
+    TransactionId,
 };
 
 use super::pair::{A, P, SERVICE, time};
@@ -290,6 +291,7 @@ fn port(link_layer: LinkLayer, host: usize, number: u8) -> LocalPort {
         lid: if link_layer == LinkLayer::InfiniBand { lid(host, number) } else { Lid::NONE },
         lmc: 0,
         sm_lid: Lid::NONE,
+        sm_sl: ServiceLevel::default(),
         rate: Rate::GBPS_100,
     };
     let kind = if link_layer == LinkLayer::InfiniBand { GidKind::Infiniband } else { GidKind::RoceV2 };
