@@ -312,7 +312,7 @@ impl Hold {
         self.over = true;
         let mut state = self.shared.lock();
         // The client may be over.
-        let Some(entry) = state.groups.get(self.id) else { return None };
+        let entry = state.groups.get(self.id)?;
         let left = entry.leave(self.kind, left);
         entry.kick.notify_one();
         left

@@ -568,7 +568,7 @@ impl RandomSa {
                 let len = self.rng.random_range(0..60) * 112;
                 let header =
                     SaHeader { mad: header.mad.response(MadStatus::OK), attribute_offset: 14, ..header };
-                let config = crate::proto::rmpp::RmppConfig::default();
+                let config = RmppConfig::default();
                 self.tables.push(Sender::new(header, vec![0; len], &config).unwrap());
                 self.flush(now, self.tables.len() - 1);
             }

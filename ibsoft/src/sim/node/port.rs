@@ -155,6 +155,7 @@ impl Port {
             lid: self.info.lid,
             lmc: self.info.lmc,
             sm_lid: self.info.master_sm_lid,
+            sm_sl: self.info.master_sm_sl,
             rate: self.rate,
         };
         let gids = (0..self.guids.len()).filter_map(|index| {
