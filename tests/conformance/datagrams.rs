@@ -240,12 +240,12 @@ async fn datagram_too_long_for_its_receive_is_dropped(bench: Bench) {
     let (a, b) = two(&bench, ud()).await;
     b.receives(4, 2, GRH + 8).await;
     assert!(a.carry_out(to(&a, &b, None).await, b"123456789").await.status.is_ok());
-    a.carry_out(to(&a, &b, None).await, b"12345678").await;
     if bench.differs(Difference::TooLongEndsUnreliable) {
         let got: Vec<_> = b.completions(2).await.iter().map(|got| (got.id, got.status)).collect();
         assert_eq!(got, [(4, Status::LOC_QP_OP_ERR), (5, Status::WR_FLUSH_ERR)]);
         return;
     }
+    a.carry_out(to(&a, &b, None).await, b"12345678").await;
     let got = b.completion().await;
     assert_eq!((got.id, got.status, &got.sg[0][GRH..]), (4, Status::SUCCESS, &b"12345678"[..]));
 }

@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use end::*;
 use ibcm_sys::{LinuxDevice, LinuxError};

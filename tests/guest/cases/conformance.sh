@@ -10,6 +10,9 @@ if ! ip link show switch >/dev/null 2>&1; then
     ip link set "port_${name%:*}" master switch up
   done
   ip link set switch up
+  # One processor takes what comes out of a cable. Otherwise it is the one that has sent it, and packets that a busy process
+  # sends from two processors one after the other change places, which cables do not do.
+  for end in veth_a veth_b port_a port_b; do echo 1 >/sys/class/net/$end/queues/rx-0/rps_cpus; done
   neighbours veth_a 10.79.0.1 02:00:00:00:77:01 veth_b 10.79.0.2 02:00:00:00:77:02
 fi
 away() {
