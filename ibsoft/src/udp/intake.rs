@@ -14,7 +14,7 @@ use crate::engine::Engine;
 const FLUSH_EVERY: usize = 64;
 /// What answers fewer packets than these waits a moment: who was woken by them may have something to send as well, and
 /// all leaves together.
-const FEW: usize = 16;
+const FEW: usize = 4;
 /// The longest moment.
 const PATIENCE: Duration = Duration::from_millis(1);
 

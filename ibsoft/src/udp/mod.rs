@@ -206,8 +206,9 @@ fn default_name(ports: &Ports) -> String {
     format!("soft:{}", ports.join("+"))
 }
 
-/// Packets in flight that keep a peer busy while an acknowledgement is on its way and its reader is woken.
-const MOST_IN_FLIGHT: u16 = 256;
+/// Packets in flight that keep a peer busy while an acknowledgement is on its way and its reader is woken: eight runs of
+/// the longest call.
+const MOST_IN_FLIGHT: u16 = 512;
 
 /// Packets in flight that a peer with as large a receive buffer as ours can hold: the kernel charges it for the
 /// memory around a packet, too (spec/softhca.md 6.1, 6.2).

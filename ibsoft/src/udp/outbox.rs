@@ -10,8 +10,12 @@ use crate::engine::NetHeader;
 #[derive(Debug, Default)]
 pub(super) struct Packets {
     bytes: Vec<u8>,
-    /// Where each goes, and where it ends in `bytes`.
-    ends: Vec<(NetHeader, usize)>,
+    /// Where packets go, and how many were there when the first of those came; packets in a row go the same way.
+    ways: Vec<(NetHeader, usize)>,
+    /// Where each ends in `bytes`.
+    ends: Vec<usize>,
+    /// The way of the oldest that was not taken.
+    way: usize,
     /// How many were taken.
     taken: usize,
     /// Where the first of the others begins.
@@ -41,21 +45,31 @@ impl Packets {
     /// They were: it goes there.
     pub(super) fn push(&mut self, net: &NetHeader) {
         self.bytes.extend_from_slice(&[0; Icrc::LEN]);
-        self.ends.push((*net, self.bytes.len()));
-    }
-
-    /// The oldest packet: where it goes, and where it is with the room for its ICRC.
-    pub(super) fn first(&self) -> Option<(&NetHeader, Range<usize>)> {
-        let (net, end) = self.ends.get(self.taken)?;
-        Some((net, self.start..*end))
-    }
-
-    /// Takes the oldest packet. Its bytes stay until [`swap`](Self::swap).
-    pub(super) fn take_first(&mut self) {
-        if let Some((_, end)) = self.ends.get(self.taken) {
-            self.start = *end;
-            self.taken += 1;
+        if self.ways.last().is_none_or(|(last, _)| last != net) {
+            self.ways.push((*net, self.ends.len()));
         }
+        self.ends.push(self.bytes.len());
+    }
+
+    /// Where the oldest packet goes.
+    pub(super) fn way(&self) -> Option<&NetHeader> {
+        self.first()?;
+        self.ways.get(self.way).map(|(net, _)| net)
+    }
+
+    /// The oldest packet: where it is, with the room for its ICRC.
+    pub(super) fn first(&self) -> Option<Range<usize>> {
+        Some(self.start..*self.ends.get(self.taken)?)
+    }
+
+    /// Takes the oldest packet; whether the next one goes the same way. Its bytes stay until [`swap`](Self::swap).
+    pub(super) fn take_first(&mut self) -> bool {
+        let Some(end) = self.ends.get(self.taken) else { return false };
+        self.start = *end;
+        self.taken += 1;
+        let turns = self.ways.get(self.way + 1).is_some_and(|(_, first)| *first == self.taken);
+        self.way += usize::from(turns);
+        !turns
     }
 
     pub(super) fn bytes(&self, at: Range<usize>) -> &[u8] {
@@ -70,42 +84,54 @@ impl Packets {
     pub(super) fn swap(&mut self, other: &mut Self) {
         debug_assert!(self.is_empty());
         self.bytes.clear();
+        self.ways.clear();
         self.ends.clear();
-        (self.taken, self.start) = (0, 0);
+        (self.taken, self.start, self.way) = (0, 0, 0);
         std::mem::swap(self, other);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use ibwire::{Lid, ServiceLevel};
+    use ibwire::{FlowLabel, Gid, ServiceLevel};
 
     use super::*;
+    use crate::engine::NetRoute;
+
+    const ROUTE: NetRoute = NetRoute {
+        sgid: Gid([1; 16]),
+        dgid: Gid([2; 16]),
+        flow_label: FlowLabel::truncate(0),
+        traffic_class: 0,
+        hop_limit: 64,
+        ip_id: 0,
+    };
 
     #[test]
     fn packets_come_out_as_they_went_in() {
-        let net = NetHeader { slid: Lid::NONE, dlid: Lid::NONE, sl: ServiceLevel::truncate(0), route: None };
+        let net = |sl| NetHeader { sl: ServiceLevel::truncate(sl), ..NetHeader::roce(ROUTE) };
         let mut inside = Packets::default();
-        for len in [4, 8, 12] {
+        let packets = [(4, 1), (8, 1), (12, 2), (16, 1)];
+        for (len, sl) in packets {
             inside.next().extend(std::iter::repeat_n(len as u8, len));
-            inside.push(&net);
+            inside.push(&net(sl));
         }
-        assert_eq!((inside.count(), inside.len()), (3, 36));
+        assert_eq!((inside.count(), inside.len()), (4, 56));
         let mut outside = Packets::default();
         outside.swap(&mut inside);
         assert_eq!((inside.is_empty(), inside.len()), (true, 0));
         let mut start = 0;
-        for len in [4, 8, 12] {
+        for (n, (len, sl)) in packets.into_iter().enumerate() {
             let end = start + len + Icrc::LEN;
-            assert_eq!(outside.first(), Some((&net, start..end)));
+            assert_eq!((outside.way(), outside.first()), (Some(&net(sl)), Some(start..end)));
             assert_eq!(outside.bytes(start..start + len), vec![len as u8; len]);
             outside.bytes_mut(start + len..end).fill(0xee);
-            outside.take_first();
+            assert_eq!(outside.take_first(), [true, false, false, true][n], "packet {n}");
             start = end;
         }
-        assert_eq!((outside.first(), outside.count(), outside.len()), (None, 0, 36));
+        assert_eq!((outside.way(), outside.first(), outside.count(), outside.len()), (None, None, 0, 56));
         outside.take_first();
         outside.swap(&mut inside);
-        assert_eq!((outside.first(), outside.len()), (None, 0));
+        assert_eq!((outside.way(), outside.first(), outside.len()), (None, None, 0));
     }
 }

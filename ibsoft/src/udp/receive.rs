@@ -11,7 +11,7 @@ use quinn_udp::{BATCH_SIZE, RecvMeta};
 
 use super::capture::Capture;
 use super::counters::RxCounters;
-use super::icrc::LastStart;
+use super::icrc::{LastStart, Start};
 use super::socket::RoceSocket;
 use crate::engine::{NetHeader, NetRoute};
 
@@ -99,7 +99,11 @@ impl Receiver {
             self.counters.drop_too_short += 1;
             return;
         };
-        let start = self.last_start.of(src, dst, transport.len());
+        let start = match merged.start {
+            Some((len, start)) if len == transport.len() => start,
+            _ => self.last_start.of(src, dst, transport.len()),
+        };
+        merged.start = Some((transport.len(), start));
         let found = start.find_id(transport, Icrc(*icrc), last_id, merged.guess());
         if let Some(capture) = capture {
             capture.lock().packet(src, dst, found, datagram);
@@ -127,6 +131,8 @@ struct Merged {
     /// That of the datagram before, and by how much it differed from the one before that.
     previous: Option<u16>,
     step: u16,
+    /// What the datagram before had in common with others of its length.
+    start: Option<(usize, Start)>,
 }
 
 impl Merged {
@@ -140,7 +146,7 @@ impl Merged {
             hop_limit: UdpHeader::ROCE_HOP_LIMIT,
             ip_id: 0,
         };
-        Self { src: meta.addr, dst: local, route, last_id, previous: None, step: 1 }
+        Self { src: meta.addr, dst: local, route, last_id, previous: None, step: 1, start: None }
     }
 
     /// What the next Identification probably is.

@@ -41,15 +41,15 @@ struct Run {
 }
 
 impl Run {
-    /// Whether a packet with `len` bytes that begins at `start` can be one of the datagrams: only the last may be shorter
-    /// than the others.
-    fn takes(&self, to: Destination, start: usize, len: usize, max_segments: usize) -> bool {
-        self.to == to
-            && self.end == start
-            && self.segments * self.segment == self.end - self.start
-            && len <= self.segment
-            && self.segments < max_segments
-            && self.end - self.start + len <= RUN_BYTES
+    /// Whether the next packet, which goes there, too, and has `len` bytes, can be one of the datagrams: only the last may
+    /// be shorter than the others.
+    fn takes(&self, len: usize, max_segments: usize) -> bool {
+        let whole = self.end - self.start;
+        self.segments == 0
+            || self.segments * self.segment == whole
+                && len <= self.segment
+                && self.segments < max_segments
+                && whole + len <= RUN_BYTES
     }
 }
 
@@ -110,8 +110,32 @@ impl Transmitter {
 
     /// Takes the packets that the next call sends, and gives them their ICRCs.
     fn next_run(&mut self, sockets: &[RoceSocket]) -> Option<Run> {
-        let mut run: Option<Run> = None;
-        while let Some((net, at)) = self.packets.first() {
+        let (to, socket) = self.next_destination(sockets)?;
+        let most = socket.gso_segments();
+        let first = self.packets.first()?;
+        let mut run = Run { to, start: first.start, end: first.start, segment: first.len(), segments: 0 };
+        let mut start = self.last_start.of(socket.local, to.addr, run.segment - Icrc::LEN);
+        let mut goes_on = true;
+        while goes_on && let Some(at) = self.packets.first().filter(|at| run.takes(at.len(), most)) {
+            if at.len() != run.segment {
+                start = self.last_start.of(socket.local, to.addr, at.len() - Icrc::LEN);
+            }
+            // The kernel numbers the datagrams of one call from 0.
+            let id = run.segments as u16;
+            if let Some((transport, icrc)) = self.packets.bytes_mut(at.clone()).split_last_chunk_mut() {
+                *icrc = start.icrc(id, transport).0;
+            }
+            run.segments += 1;
+            run.end = at.end;
+            goes_on = self.packets.take_first()
+                || self.next_destination(sockets).is_some_and(|(next, _)| next == to);
+        }
+        Some(run)
+    }
+
+    /// Where the next packet goes that can go anywhere.
+    fn next_destination<'a>(&mut self, sockets: &'a [RoceSocket]) -> Option<(Destination, &'a RoceSocket)> {
+        while let Some(net) = self.packets.way() {
             let to = match self.last {
                 Some((last, to)) if last == *net => to,
                 _ => {
@@ -120,30 +144,13 @@ impl Transmitter {
                     to
                 }
             };
-            let Some(to) = to else {
-                self.packets.take_first();
-                self.counters.drop_no_source += 1;
-                continue;
-            };
-            let socket = &sockets[to.socket];
-            let run = match &mut run {
-                None => {
-                    run.insert(Run { to, start: at.start, end: at.start, segment: at.len(), segments: 0 })
-                }
-                Some(run) if run.takes(to, at.start, at.len(), socket.gso_segments()) => run,
-                Some(_) => break,
-            };
-            self.packets.take_first();
-            // The kernel numbers the datagrams of one call from 0.
-            let start = self.last_start.of(socket.local, to.addr, at.len() - Icrc::LEN);
-            let id = run.segments as u16;
-            if let Some((transport, icrc)) = self.packets.bytes_mut(at.clone()).split_last_chunk_mut() {
-                *icrc = start.icrc(id, transport).0;
+            if let Some(to) = to {
+                return Some((to, sockets.get(to.socket)?));
             }
-            run.segments += 1;
-            run.end = at.end;
+            self.packets.take_first();
+            self.counters.drop_no_source += 1;
         }
-        run
+        None
     }
 
     /// Sends a run. Gives it back if the socket would block.
