@@ -17,11 +17,15 @@ use crate::engine::{NetHeader, NetRoute};
 
 /// One call takes up to [`BATCH_SIZE`] buffers; a buffer holds what GRO merged, 64 KiB at most.
 const BUFFER_LEN: usize = 1 << 16;
+/// Each buffer costs something even if it stays empty. A call takes so many, and more while they do not suffice.
+const FEW_BUFFERS: usize = 4;
 
 /// Takes datagrams from sockets and keeps those of one batch whose ICRC is right.
 #[derive(Debug)]
 pub(super) struct Receiver {
     memory: Vec<u8>,
+    /// How many buffers the next call takes.
+    buffers: usize,
     valid: Vec<(NetHeader, Range<usize>)>,
     /// The device's port that the batch came to.
     pub port: u8,
@@ -43,6 +47,7 @@ impl Receiver {
     pub(super) fn new() -> Self {
         Self {
             memory: vec![0; BATCH_SIZE * BUFFER_LEN],
+            buffers: FEW_BUFFERS.min(BATCH_SIZE),
             valid: Vec::new(),
             port: 1,
             last_start: LastStart::default(),
@@ -59,7 +64,9 @@ impl Receiver {
         let mut buffers = self.memory.chunks_exact_mut(BUFFER_LEN);
         let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =
             std::array::from_fn(|_| IoSliceMut::new(buffers.next().unwrap_or_default()));
-        let received = from.recv(&mut slices, &mut metas)?;
+        let received = from.recv(&mut slices[..self.buffers], &mut metas[..self.buffers])?;
+        let emptied = received < self.buffers;
+        self.buffers = if emptied { FEW_BUFFERS } else { 4 * self.buffers }.min(BATCH_SIZE);
         let before = self.counters.datagrams;
         self.counters.batches += 1;
         for (n, meta) in metas[..received].iter().enumerate() {
@@ -82,7 +89,7 @@ impl Receiver {
         if let Some(capture) = capture {
             capture.flush();
         }
-        Ok(Received { datagrams: self.counters.datagrams - before, emptied: received < BATCH_SIZE })
+        Ok(Received { datagrams: self.counters.datagrams - before, emptied })
     }
 
     /// The batch: what stood in front of the BTH, and BTH through padding.
