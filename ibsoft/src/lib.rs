@@ -43,6 +43,7 @@ mod device;
 pub mod engine;
 #[cfg(all(feature = "ibsim", target_os = "linux"))]
 mod ibsim;
+pub mod manager;
 #[cfg(feature = "runtime")]
 pub mod sim;
 #[cfg(feature = "runtime")]

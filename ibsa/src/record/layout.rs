@@ -60,6 +60,13 @@ pub trait Record: Layout + fmt::Display {
     const ATTRIBUTE: AttributeId;
 }
 
+/// A layout whose fields have bits in a component mask.
+pub trait Masked: Layout {
+    /// Whether this is what `wanted` asks for: every field whose bit `mask` has is the same. A value with a selector is not
+    /// looked at, because what is less or more depends on the field.
+    fn matches(&self, wanted: &Self, mask: u64) -> bool;
+}
+
 /// Declares a layout: a struct, its codec, its printed form and the setters of its [`Template`](super::Template).
 ///
 /// Each field is `name: Type = place => mask;`, and `mask` is one of
@@ -107,6 +114,13 @@ macro_rules! layout {
             fn show_fields(&self, f: &mut std::fmt::Formatter<'_>, depth: usize) -> std::fmt::Result {
                 $( $crate::record::value::Value::show(&self.$field, f, depth, stringify!($field))?; )*
                 Ok(())
+            }
+        }
+
+        impl $crate::record::Masked for $layout {
+            fn matches(&self, wanted: &Self, mask: u64) -> bool {
+                let _ = (wanted, mask); // not every layout has masked fields
+                true $( && $crate::record::layout::same!(self, wanted, mask, $field => $kind $(($($mask)*))?) )*
             }
         }
 
@@ -216,5 +230,26 @@ macro_rules! setter {
     ({ $(#[$meta:meta])* } $layout:ident, $what:literal, $field:ident: $ty:ty = $at:expr => unmasked) => {};
 }
 
+/// Whether one field is as wanted.
+macro_rules! same {
+    ($a:ident, $b:ident, $mask:ident, $field:ident => mask($bit:literal)) => {
+        ($mask >> $bit & 1 == 0 || $a.$field == $b.$field)
+    };
+    ($a:ident, $b:ident, $mask:ident, $field:ident => both($x:literal, $y:literal)) => {
+        ($mask & (1 << $x | 1 << $y) == 0 || $a.$field == $b.$field)
+    };
+    ($a:ident, $b:ident, $mask:ident, $field:ident => each($bit:literal)) => {{
+        let pairs = $a.$field.iter().zip(&$b.$field).enumerate();
+        pairs.into_iter().all(|(at, (a, b))| $mask >> ($bit + at) & 1 == 0 || a == b)
+    }};
+    ($a:ident, $b:ident, $mask:ident, $field:ident => inner($bit:literal)) => {
+        $crate::record::Masked::matches(&$a.$field, &$b.$field, $mask >> $bit)
+    };
+    ($a:ident, $b:ident, $mask:ident, $field:ident => $other:ident $(($($rest:tt)*))?) => {
+        true
+    };
+}
+
 pub(super) use layout;
+pub(super) use same;
 pub(super) use setter;

@@ -60,7 +60,7 @@ pub use code::{
     PortCapabilities2, PortPhysicalState, PortState, SmState,
 };
 pub use inform::{InformInfo, InformInfoRecord};
-pub use layout::{Layout, Record};
+pub use layout::{Layout, Masked, Record};
 pub use multi_path::{MultiPath, MultiPathRecord};
 pub use multicast::{McMemberRecord, ProxyJoin};
 pub use node::{NodeInfo, NodeRecord};

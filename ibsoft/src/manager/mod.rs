@@ -1,0 +1,13 @@
+//! Managing a subnet: what it consists of, its routes, and subnet administration, all sans-IO.
+//!
+//! [`Topology`] is the database. [`Sa`] answers the subnet administration's MADs from it (spec/sa.md, section 10 for the
+//! rules): MADs and times go in, MADs come out. It never panics on what a peer sends, and what it keeps for peers is bounded
+//! by [`SaLimits`].
+
+mod routing;
+pub mod sa;
+mod topology;
+
+pub use routing::{MulticastTree, Routing, route};
+pub use sa::{Peer, Sa, SaConfig, SaLimits, SaMad, SaMode};
+pub use topology::{Node, NodeId, Port, PortAt, Switch, Topology};
