@@ -125,6 +125,7 @@ fn queue_pair(event: &DeviceEvent) -> Option<Qpn> {
     match event {
         DeviceEvent::CommEstablished(qpn)
         | DeviceEvent::QpError(qpn)
+        | DeviceEvent::CqError(qpn)
         | DeviceEvent::QpAccessError(qpn)
         | DeviceEvent::QpRequestError(qpn)
         | DeviceEvent::PathMigrated(qpn)

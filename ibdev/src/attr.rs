@@ -33,6 +33,13 @@ pub struct DeviceAttr {
     /// Whether reliable connections can have an alternate path and migrate to it
     /// ([`AlternatePath`](crate::qp::AlternatePath)). Default: no.
     pub path_migration: bool,
+    /// Raw IPv6 queue pairs of one port at most; 0, the default, if it has none ([`QpType::RawIpv6`](crate::qp::QpType)).
+    pub max_raw_ipv6_qp: u32,
+    /// Raw EtherType queue pairs of one port at most; 0, the default, if it has none
+    /// ([`QpType::RawEtherType`](crate::qp::QpType)).
+    pub max_raw_ethertype_qp: u32,
+    /// Whether raw queue pairs send and receive multicast. Default: no.
+    pub raw_multicast: bool,
     /// How long the device may take to acknowledge a packet.
     pub ack_delay: TimeCode,
 }
@@ -54,6 +61,9 @@ impl DeviceAttr {
             max_srq_wr: 0,
             atomics: false,
             path_migration: false,
+            max_raw_ipv6_qp: 0,
+            max_raw_ethertype_qp: 0,
+            raw_multicast: false,
             ack_delay: TimeCode::truncate(15),
         }
     }

@@ -11,7 +11,7 @@ use ibwire::{Gid, Lid, PKey, Qpn};
 use crate::qp::{QpSpec, Transition};
 use crate::{
     Access, AddressVector, AgentSpec, Buf, Completion, DeviceAttr, DeviceError, DeviceEvent, GidEntry,
-    MadAgent, PortAttr, PortTables, PostError, RecvWr, Region, SendWr, SharedMemory,
+    MadAgent, PortAttr, PortTables, PostError, RawCounters, RawFilter, RecvWr, Region, SendWr, SharedMemory,
 };
 
 /// An open HCA. It may belong to the async runtime in which it was opened: what waits is woken only while that runs.
@@ -168,6 +168,9 @@ pub trait QueuePair: fmt::Debug + Send + Sync {
     /// if Q_Key and P_Key fit (IBTA vol. 1, 10.5). `mlid` is the group's LID; [`Lid::NONE`] on RoCE, where joining, by IGMP or
     /// MLD, is the device's affair. Slow. Twice is once; destroying the QP detaches it.
     ///
+    /// A raw QP takes what is sent to `mlid`; a raw IPv6 QP only if `mgid`, which is the address of an IPv6 group then, is the
+    /// packet's destination, because several groups may share a LID.
+    ///
     /// # Errors
     /// [`DeviceError::Unsupported`] where the device has no multicast, for another transport or an address that is none of a
     /// group; [`DeviceError::Limit`] for too many groups.
@@ -183,6 +186,25 @@ pub trait QueuePair: fmt::Debug + Send + Sync {
     async fn detach(&self, mgid: Gid, mlid: Lid) -> Result<(), DeviceError> {
         let (_, _) = (mgid, mlid);
         Err(DeviceError::Unsupported { what: "multicast" })
+    }
+
+    /// Says which packets a raw QP takes, before RTR. Without it takes all of its type. Slow.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] where the device has no raw QPs, or for another transport; [`DeviceError::State`] in
+    /// RESET and from RTR on; [`DeviceError::InUse`] if another QP of the port has claimed one of the types, or has one of
+    /// those that are claimed.
+    async fn set_raw_filter(&self, filter: RawFilter) -> Result<(), DeviceError> {
+        let _ = filter;
+        Err(DeviceError::Unsupported { what: "a raw queue pair" })
+    }
+
+    /// What has become of packets for a raw QP. Never blocks.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] where the device has no raw QPs, or for another transport.
+    fn raw_counters(&self) -> Result<RawCounters, DeviceError> {
+        Err(DeviceError::Unsupported { what: "a raw queue pair" })
     }
 
     /// Posts from the front of `work` in order; what remains after an error was not posted. Never blocks.

@@ -24,6 +24,9 @@ pub enum DeviceEvent {
     CommEstablished(Qpn),
     /// The QP went to the error state by itself.
     QpError(Qpn),
+    /// The completion queue of the QP had no room for a completion, which is lost. The QP is in the error state. Raw QPs
+    /// only: the completion queues of others have room.
+    CqError(Qpn),
     /// A request of the peer asked for memory that it may not touch. The QP is in the error state.
     QpAccessError(Qpn),
     /// A request of the peer was against the rules. The QP is in the error state.

@@ -17,6 +17,7 @@ mod error;
 mod event;
 mod mad;
 pub mod qp;
+mod raw;
 mod region;
 mod work;
 
@@ -27,6 +28,7 @@ pub use device::{AddressHandle, CompletionQueue, Device, ProtectionDomain, Queue
 pub use error::{DeviceError, PostError};
 pub use event::DeviceEvent;
 pub use mad::{AgentSpec, MAD_LEN, MadAddr, MadAgent, MadSource, OutgoingMad, ReceivedMad};
+pub use raw::{RawCounters, RawDest, RawFilter, RawSource, RawTypes, RawView};
 pub use region::{Access, RangeError, Region, RegionKey, RemoteRegion, SharedMemory};
 pub use work::{
     Completion, CompletionOp, DatagramDest, DatagramSource, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr,

@@ -20,6 +20,19 @@ pub enum QpType {
     Uc,
     /// Unreliable datagram.
     Ud,
+    /// Raw IPv6: the message is an IPv6 packet, in one packet of the link with no transport header ([`RawFilter`];
+    /// spec/raw.md 3). Only where [`DeviceAttr::max_raw_ipv6_qp`](crate::DeviceAttr::max_raw_ipv6_qp) says so.
+    RawIpv6,
+    /// Raw EtherType: the message is what follows a raw header, which names its protocol. Only where
+    /// [`DeviceAttr::max_raw_ethertype_qp`](crate::DeviceAttr::max_raw_ethertype_qp) says so.
+    RawEtherType,
+}
+
+impl QpType {
+    /// Whether its packets have no transport header.
+    pub const fn is_raw(self) -> bool {
+        matches!(self, Self::RawIpv6 | Self::RawEtherType)
+    }
 }
 
 /// What a queue pair is created with.
@@ -126,17 +139,18 @@ pub enum Transition {
     Rtr(Rtr),
     /// RTR to RTS of a connected QP.
     Rts(Rts),
-    /// INIT to RTR of a datagram QP.
+    /// INIT to RTR of a datagram or raw QP.
     DatagramRtr,
-    /// RTR to RTS of a datagram QP.
+    /// RTR to RTS of a datagram or raw QP.
     DatagramRts {
-        /// First PSN that we send.
+        /// First PSN that we send; a raw QP has none.
         sq_psn: Psn,
     },
     /// RTS to SQD: what has been started is finished, then [`SqDrained`](crate::DeviceEvent::SqDrained) is reported;
     /// what is posted meanwhile waits.
     SqDrain,
-    /// SQD to RTS, once it is drained.
+    /// SQD to RTS, once it is drained, or SQE to RTS: the send queue works again after the failure of one of its work
+    /// requests.
     SqResume,
     /// RTS to RTS of a connected QP: loads the alternate path and goes from MIGRATED to REARM. One that is loaded and not
     /// yet armed is replaced.

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use ibwire::raw::EtherType;
 use ibwire::{Lid, QKey, Qpn, RKey, ServiceLevel};
 use smallvec::{SmallVec, smallvec};
 
-use crate::{AddressHandle, Buf, GlobalRoute};
+use crate::{AddressHandle, Buf, GlobalRoute, RawDest, RawSource};
 
 /// The buffers of a work request, in order: gathered by a send, filled one after the other by a receive or a read.
 /// Mostly one, and then no memory is allocated.
@@ -93,6 +94,19 @@ pub enum SendOp {
         /// The value that they get.
         swap: u64,
     },
+    /// A raw IPv6 packet: the message begins with its 40-byte IPv6 header. One packet, no acknowledgement.
+    RawIpv6 {
+        /// Where it goes.
+        to: RawDest,
+    },
+    /// A raw EtherType packet: the message is what follows the raw header. It is padded with zeros to a multiple of 4 bytes, and
+    /// to 8 at least. One packet, no acknowledgement.
+    RawEtherType {
+        /// Where it goes.
+        to: RawDest,
+        /// The protocol.
+        ether_type: EtherType,
+    },
     /// A datagram: one packet, no acknowledgement.
     Datagram {
         /// Where it goes.
@@ -159,6 +173,8 @@ pub struct Completion {
     pub sg: SgList,
     /// Sender of a received datagram.
     pub from: Option<DatagramSource>,
+    /// Of a packet that a raw QP received.
+    pub raw: Option<RawSource>,
 }
 
 impl Completion {

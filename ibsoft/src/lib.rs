@@ -5,7 +5,7 @@
 //!
 //! - **RoCEv2 over UDP**, [`SoftDevice::bind`]: real packets on UDP port 4791, understood by Linux's rdma_rxe and by
 //!   NICs. Its addresses are its GIDs; without any it takes a free one of loopback.
-//! - **An in-process subnet**, [`sim::Subnet`]: InfiniBand packets from the LRH to the VCRC between HCAs of one
+//! - **An in-process subnet**, [`sim::Subnet`]: with raw IPv6 and raw EtherType queue pairs, too. InfiniBand packets from the LRH to the VCRC between HCAs of one
 //!   process, with faults from a seed, and in virtual time under tokio's paused clock. Made for tests, also for those
 //!   of programs that are built on this SDK.
 //!

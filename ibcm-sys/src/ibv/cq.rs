@@ -316,7 +316,7 @@ impl State {
 }
 
 fn plain(id: u64, qpn: Qpn, op: CompletionOp, sg: SgList, status: Status) -> Completion {
-    Completion { id, qpn, status, op, len: 0, imm: None, sg, from: None }
+    Completion { id, qpn, status, op, len: 0, imm: None, sg, from: None, raw: None }
 }
 
 fn completion(wc: &ibv_wc, work: Work, hca: &Hca) -> Completion {

@@ -94,6 +94,9 @@ pub(super) fn prepare(
             raw.wr.ud = ud_t { ah: ah.raw(), remote_qpn: to.qpn.get(), remote_qkey: qkey.0 };
             CompletionOp::Send
         }
+        (SendOp::RawIpv6 { .. } | SendOp::RawEtherType { .. }, _) => {
+            return Err(invalid("raw packets need a raw queue pair, which verbs do not have"));
+        }
         (SendOp::Datagram { .. }, _) => return Err(invalid("not an operation of a connected QP")),
         (_, QpType::Ud) => return Err(invalid("not an operation of a datagram QP")),
         (SendOp::Send { imm }, _) => {

@@ -6,7 +6,10 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use ibdev::qp::Transition;
-use ibdev::{CompletionQueue, DeviceError, PostError, QueuePair, RecvWr, SendOp, SendWr, SharedReceiveQueue};
+use ibdev::{
+    CompletionQueue, DeviceError, PostError, QueuePair, RawCounters, RawFilter, RecvWr, SendOp, SendWr,
+    SharedReceiveQueue,
+};
 use ibwire::{Gid, Lid, Qpn};
 
 use super::core::Core;
@@ -36,9 +39,9 @@ impl QueuePair for SoftQp {
         self.core.with_live(|state| state.engine.modify(self.qpn, transition))?.map(drop)
     }
 
-    async fn attach(&self, mgid: Gid, _mlid: Lid) -> Result<(), DeviceError> {
+    async fn attach(&self, mgid: Gid, mlid: Lid) -> Result<(), DeviceError> {
         self.core.with_live(|state| {
-            let (port, first) = state.engine.attach(self.qpn, mgid)?;
+            let (port, first) = state.engine.attach(self.qpn, mgid, mlid)?;
             if first && let Err(error) = state.link.join(&self.core, port, mgid) {
                 state.engine.detach(self.qpn, mgid);
                 return Err(error);
@@ -53,6 +56,15 @@ impl QueuePair for SoftQp {
                 state.link.leave(port, mgid);
             }
         })
+    }
+
+    async fn set_raw_filter(&self, filter: RawFilter) -> Result<(), DeviceError> {
+        self.core.with_live(|state| state.engine.set_raw_filter(self.qpn, filter))?
+    }
+
+    fn raw_counters(&self) -> Result<RawCounters, DeviceError> {
+        let counters = self.core.lock_live()?.engine.raw_counters(self.qpn);
+        counters.ok_or(DeviceError::Unsupported { what: "counters of a QP that is not raw" })
     }
 
     fn post_send(&self, work: &mut VecDeque<SendWr>) -> Result<(), PostError> {

@@ -94,6 +94,7 @@ impl Waiters {
             // Each comes once a QP. Those of QPs that were destroyed meanwhile tell nobody anything.
             DeviceEvent::CommEstablished(_)
             | DeviceEvent::QpError(_)
+            | DeviceEvent::CqError(_)
             | DeviceEvent::QpAccessError(_)
             | DeviceEvent::QpRequestError(_)
             | DeviceEvent::LastWqeReached(_) => {
@@ -131,6 +132,7 @@ fn concerns(event: &DeviceEvent, engine: &Engine) -> bool {
     match event {
         DeviceEvent::CommEstablished(qpn)
         | DeviceEvent::QpError(qpn)
+        | DeviceEvent::CqError(qpn)
         | DeviceEvent::QpAccessError(qpn)
         | DeviceEvent::QpRequestError(qpn)
         | DeviceEvent::PathMigrated(qpn)

@@ -39,6 +39,24 @@ counters! {
     drop_tx_port_down,
     /// Packets that arrived on a port that is down or does not exist.
     drop_port_down,
+    /// Packets that were damaged between two ports: the VCRC did not match.
+    drop_vcrc,
+    /// Packets that were damaged elsewhere: the ICRC did not match.
+    drop_icrc,
+    /// Packets with wrong link headers or lengths.
+    drop_link_malformed,
+    /// Raw packets with impossible lengths or headers.
+    drop_raw_malformed,
+    /// Raw packets of this port itself that came back.
+    drop_raw_own,
+    /// Raw packets whose protocol no QP takes.
+    drop_raw_unclaimed,
+    /// Raw packets of groups that no QP is attached to which takes their protocol.
+    drop_raw_not_member,
+    /// Raw packets that found no receive; once for each QP.
+    drop_raw_no_receive,
+    /// Raw packets longer than the receive; once for each QP.
+    drop_raw_too_long,
     /// Shorter than their headers and padding.
     drop_malformed,
     /// Another version of the transport header.

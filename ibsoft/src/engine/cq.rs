@@ -19,7 +19,8 @@ impl CqId {
     }
 }
 
-/// A completion queue. Work requests reserve their places when their QP is created, so it never overflows. The places of
+/// A completion queue. Work requests reserve their places when their QP is created, so it never overflows, unless it is one of raw
+/// QPs. The places of
 /// a shared receive queue are reserved once, however many QPs bring its receives here: it never has more receives under
 /// way than that, wherever they complete.
 #[derive(Debug)]
@@ -33,6 +34,10 @@ pub(super) struct Cq {
     srqs: Vec<(SrqId, u32)>,
     /// A QP was flushed since the queue was last empty.
     flushed: bool,
+    /// Of raw QPs: they reserve nothing, so it may overflow.
+    is_raw: bool,
+    /// It has overflowed: nothing completes here any more.
+    failed: bool,
     /// Completions with the slots of their QPs.
     queue: VecDeque<(u32, Completion)>,
 }
@@ -61,6 +66,8 @@ impl Cq {
             users: 0,
             srqs: Vec::new(),
             flushed: false,
+            is_raw: false,
+            failed: false,
             queue: spares.0.pop().unwrap_or_default(),
         }
     }
@@ -72,6 +79,25 @@ impl Cq {
             self.flushed = false;
             spares.keep(std::mem::take(&mut self.queue));
         }
+    }
+
+    /// Whether a raw QP, or another one, may complete here; what is said first holds as long as there is one.
+    pub(super) fn may_serve(&mut self, is_raw: bool) -> Result<(), DeviceError> {
+        if self.users > 0 && self.is_raw != is_raw {
+            return Err(DeviceError::Unsupported { what: "a completion queue of raw and other queue pairs" });
+        }
+        self.is_raw = is_raw;
+        Ok(())
+    }
+
+    /// Whether one more completion fits. Always, if all QPs have reserved places.
+    pub(super) fn has_room(&self) -> bool {
+        !self.is_raw || !self.failed && self.queue.len() < self.capacity as usize
+    }
+
+    /// It has overflowed.
+    pub(super) fn fail(&mut self) {
+        self.failed = true;
     }
 
     /// Reserves places for the work requests of one queue.

@@ -8,7 +8,7 @@ use ibwire::packet::{Bth, Deth, Opcode};
 use ibwire::{PKey, Psn, QKey, Qpn};
 
 use super::EngineEvent;
-use super::net::{Destination, Ingress, NetHeader, write_packet};
+use super::net::{Destination, Framing, Ingress, NetHeader, write_packet};
 use super::shared::Shared;
 
 /// Names a MAD agent of an engine. Never used again for another one.
@@ -149,7 +149,7 @@ impl Gsi {
                 shared.events.push_back(EngineEvent::MadRoom(agent.id));
             }
         }
-        shared.destination = Destination { port, net };
+        shared.destination = Destination { port, net, framing: Framing::Transport };
         Some(len)
     }
 

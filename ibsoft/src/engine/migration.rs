@@ -129,7 +129,7 @@ impl Qp {
     pub(super) fn load_path(&mut self, path: (PeerPath, Option<Duration>)) -> Result<(), DeviceError> {
         match &mut self.kind {
             Kind::Rc(rc) => rc.load_path(path.0, path.1),
-            Kind::Uc(_) | Kind::Ud(_) => Err(NOT_ARMED),
+            Kind::Uc(_) | Kind::Ud(_) | Kind::Raw(_) => Err(NOT_ARMED),
         }
     }
 

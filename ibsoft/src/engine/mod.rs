@@ -43,6 +43,7 @@ mod place;
 mod port;
 mod post;
 mod qp;
+mod raw;
 mod rc;
 mod receives;
 mod requester;
@@ -51,6 +52,7 @@ mod responses;
 mod segment;
 mod sg;
 mod shared;
+mod state;
 mod table;
 mod timer;
 mod uc;
@@ -68,7 +70,7 @@ use ibdev::{
     PortAttr, PostError, ReceivedMad, RecvWr, SendWr,
 };
 use ibwire::packet::{PacketError, Transport, TransportPacket};
-use ibwire::{Gid, PKey, Psn, Qpn};
+use ibwire::{PKey, Psn, Qpn};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 use slab::Slab;
@@ -78,7 +80,7 @@ pub use counters::Counters;
 pub use cq::CqId;
 pub use gsi::AgentId;
 pub use memory::DomainId;
-pub use net::{Egress, NetHeader, NetRoute};
+pub use net::{Egress, Framing, LinkError, NetHeader, NetRoute};
 pub use qp::QpCreate;
 pub use receives::SrqId;
 
@@ -89,6 +91,7 @@ use memory::Memory;
 use net::{Destination, Ingress};
 use port::Port;
 use qp::{Kind, Qp};
+use raw::Raws;
 use receives::Srq;
 use shared::Shared;
 use table::Table;
@@ -151,6 +154,8 @@ impl Engine {
                 counters: Counters::default(),
                 timers: timer::Timers::default(),
                 ready: VecDeque::new(),
+                raws: Raws::default(),
+                local: None,
                 destination: Destination::NONE,
                 released: Vec::new(),
             },
@@ -272,7 +277,7 @@ impl Engine {
     /// completion queues have no room for all its work requests; [`DeviceError::Unsupported`] for another transport;
     /// [`DeviceError::Gone`] for a completion queue, a shared receive queue or a domain that was destroyed.
     pub fn create_qp(&mut self, create: &QpCreate) -> Result<Qpn, DeviceError> {
-        let kind = Kind::new(create.kind)?;
+        let kind = Kind::new(create.kind, &self.shared.device)?;
         let limit = |what, value: u32, limit: u32| {
             if value > limit {
                 return Err(DeviceError::Limit { what, value: value.into(), limit: limit.into() });
@@ -285,6 +290,9 @@ impl Engine {
             limit("receive queue for", create.max_recv_wr, self.shared.device.max_qp_wr)?;
         }
         limit("buffers of a work request", create.max_sge, self.shared.device.max_sge)?;
+        if create.kind.is_raw() && create.srq.is_some() {
+            return Err(DeviceError::Unsupported { what: "a raw queue pair with a shared receive queue" });
+        }
         if let Some(srq) = create.srq {
             let srq = self.shared.srqs.get(srq).ok_or(DeviceError::Gone)?;
             if srq.domain != create.domain {
@@ -470,47 +478,8 @@ impl Engine {
         }
     }
 
-    /// A copy to each QP that is attached and lets it in.
-    fn deliver_to_group(&mut self, now: Instant, ingress: &Ingress<'_>) {
-        let mgid = ingress.net.route.map(|route| route.dgid).filter(|dgid| dgid.is_multicast());
-        let members = mgid.map_or(&[][..], |mgid| self.groups.members(ingress.port, mgid));
-        if members.is_empty() {
-            self.shared.counters.drop_multicast += 1;
-        }
-        for qpn in members {
-            if let Some(qp) = self.qps.get_mut(*qpn) {
-                qp.handle_packet(now, ingress, &mut self.shared);
-            }
-        }
-    }
-
-    /// Attaches a datagram QP to a multicast group of its port; gives the port, and whether it is the first QP of the group
-    /// there: then the link has to join.
-    ///
-    /// # Errors
-    /// [`DeviceError::Unsupported`] for an address that is none of a group, or a connected QP; [`DeviceError::State`] in RESET;
-    /// [`DeviceError::Limit`] for too many groups.
-    pub fn attach(&mut self, qpn: Qpn, mgid: Gid) -> Result<(u8, bool), DeviceError> {
-        if !mgid.is_multicast() {
-            return Err(DeviceError::Unsupported { what: "a multicast group with an address that is none" });
-        }
-        let qp = self.qps.get(qpn).ok_or(DeviceError::State { state: DESTROYED })?;
-        let port = qp.datagram_port()?;
-        Ok((port, self.groups.attach(port, mgid, qpn)?))
-    }
-
-    /// Detaches a QP from a group; gives its port if it was the last QP of the group there: then the link has to leave.
-    pub fn detach(&mut self, qpn: Qpn, mgid: Gid) -> Option<u8> {
-        let port = self.qps.get(qpn)?.datagram_port().ok()?;
-        self.groups.detach(port, mgid, qpn).then_some(port)
-    }
-
-    /// Detaches a QP from all its groups; gives port and address of those that the link has to leave.
-    pub fn detach_all(&mut self, qpn: Qpn) -> Vec<(u8, Gid)> {
-        self.groups.detach_all(qpn)
-    }
-
-    /// Appends the next packet to `out`, BTH through padding, and says where it goes; `None` when there is nothing
+    /// Appends the next packet to `out`, BTH through padding, or of a raw packet what is between LRH and VCRC, and says where
+    /// it goes; `None` when there is nothing
     /// to send. MADs come first; packets of one QP come in a row.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Egress<'_>> {
         loop {
@@ -521,14 +490,21 @@ impl Engine {
             };
             let port = self.shared.destination.port;
             let is_up = self.shared.port(port).is_some_and(Port::is_up);
-            let counters = &mut self.shared.counters;
-            if is_up {
-                counters.tx_packets += 1;
-                counters.tx_bytes += len as u64;
-                return Some(Egress { port, net: &self.shared.destination.net, qpn, len });
+            if !is_up {
+                self.shared.local = None;
+                self.shared.counters.drop_tx_port_down += 1;
+                out.truncate(start);
+                continue;
             }
-            counters.drop_tx_port_down += 1;
-            out.truncate(start);
+            if self.shared.local.is_some() && self.loop_raw(port, &out[start..]) {
+                out.truncate(start);
+                continue;
+            }
+            let counters = &mut self.shared.counters;
+            counters.tx_packets += 1;
+            counters.tx_bytes += len as u64;
+            let Destination { net, framing, .. } = &self.shared.destination;
+            return Some(Egress { port, net, framing: *framing, qpn, len });
         }
     }
 

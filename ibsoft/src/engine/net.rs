@@ -101,11 +101,36 @@ pub(super) struct Destination {
     /// The local port that it leaves by, from 1.
     pub(super) port: u8,
     pub(super) net: NetHeader,
+    pub(super) framing: Framing,
 }
 
 impl Destination {
     /// Of no packet.
-    pub(super) const NONE: Self = Self { port: 0, net: NetHeader::NONE };
+    pub(super) const NONE: Self = Self { port: 0, net: NetHeader::NONE, framing: Framing::Transport };
+}
+
+/// What the link gets of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Framing {
+    /// BTH through padding; the ICRC is still to come.
+    Transport,
+    /// RWH, message and padding; only the VCRC is still to come.
+    RawEtherType,
+    /// IPv6 header, message and padding; only the VCRC is still to come.
+    RawIpv6,
+}
+
+/// Why a link has not handed in a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// The VCRC does not match: it was damaged between two ports.
+    Vcrc,
+    /// The ICRC does not match: it was damaged elsewhere.
+    Icrc,
+    /// Headers or lengths are wrong.
+    Malformed,
 }
 
 /// A packet to send. Its bytes, BTH through padding, were appended to the buffer given to
@@ -117,6 +142,8 @@ pub struct Egress<'a> {
     pub port: u8,
     /// Where it goes. Its source is the port's own address.
     pub net: &'a NetHeader,
+    /// What its bytes are.
+    pub framing: Framing,
     /// The QP that sends it; [`Qpn::GSI`] for MADs.
     pub qpn: Qpn,
     /// How many bytes were appended, a multiple of 4.

@@ -5,7 +5,7 @@ use ibwire::packet::{Bth, Opcode};
 use ibwire::{PKey, Psn, Qpn};
 
 use super::migration::Alternate;
-use super::net::{Destination, Ingress, NetHeader};
+use super::net::{Destination, Framing, Ingress, NetHeader};
 use super::shared::Shared;
 
 /// The other end of a connection.
@@ -56,7 +56,7 @@ impl Peer {
 impl PeerPath {
     /// Where packets go.
     pub(super) fn destination(&self) -> Destination {
-        Destination { port: self.port, net: self.net }
+        Destination { port: self.port, net: self.net, framing: Framing::Transport }
     }
 
     /// Whether a packet came by this path. Traffic class, flow label and hop limit may change on the way.

@@ -239,7 +239,13 @@ fn complete(
     let Some(RecvWr { id, mut sg }) = receives.take(shared) else { return };
     sg::set_filled(&mut sg, filled);
     let imm = packet.immdt().map(|imm| imm.to_u32());
-    side.complete(shared, id, sg, Status::SUCCESS, Arrival { op, len: len as u32, imm, from: None });
+    side.complete(
+        shared,
+        id,
+        sg,
+        Status::SUCCESS,
+        Arrival { op, len: len as u32, imm, from: None, raw: None },
+    );
 }
 
 fn is_write(opcode: Opcode) -> bool {

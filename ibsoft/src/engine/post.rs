@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use ibdev::{CompletionOp, PostError, SendFlags, SendOp, SendWr, SgList, Status};
 
-use super::qp::{Kind, Qp, State};
+use super::qp::{Kind, Qp};
+use super::raw::RawAddress;
 use super::segment::Request;
 use super::shared::{Arrival, Shared, Side};
 use super::ud::{Address, Ud};
@@ -24,12 +25,16 @@ impl Work {
     /// nobody holds a lock that their home may want ([`Engine::take_released`](super::Engine::take_released)).
     pub(super) fn succeed(self, len: usize, side: &mut Side, shared: &mut Shared) {
         if self.flags.contains(SendFlags::SIGNALED) {
-            let arrival = Arrival { op: self.op, len: len as u32, imm: None, from: None };
+            let arrival = Arrival { op: self.op, len: len as u32, imm: None, from: None, raw: None };
             side.complete(shared, self.id, self.sg, Status::SUCCESS, arrival);
         } else {
             side.used -= 1;
             shared.released.extend(self.sg);
         }
+    }
+
+    pub(super) fn is_signaled(&self) -> bool {
+        self.flags.contains(SendFlags::SIGNALED)
     }
 
     /// Length of the message in bytes, the sum of the buffers' lengths.
@@ -48,13 +53,14 @@ impl Work {
 enum Operation {
     Message(Request),
     Datagram(Address),
+    Raw(RawAddress),
 }
 
 impl Operation {
     const fn op(&self) -> CompletionOp {
         match self {
             Self::Message(request) => request.op(),
-            Self::Datagram(_) => CompletionOp::Send,
+            Self::Datagram(_) | Self::Raw(_) => CompletionOp::Send,
         }
     }
 }
@@ -84,13 +90,15 @@ impl Qp {
             let work = Work { id, op: operation.op(), flags, sg };
             self.sq.used += 1;
             match (&mut self.kind, operation) {
-                _ if self.state == State::Error => work.fail(Status::WR_FLUSH_ERR, &self.sq, shared),
+                _ if self.state.flushes_sends() => work.fail(Status::WR_FLUSH_ERR, &self.sq, shared),
                 (Kind::Ud(ud), Operation::Datagram(to)) => ud.post(work, to),
                 (Kind::Rc(rc), Operation::Message(request)) => rc.requester.post(work, request),
                 (Kind::Uc(uc), Operation::Message(request)) => uc.post(work, request),
+                (Kind::Raw(raw), Operation::Raw(to)) => raw.post(work, to),
                 // `check` has matched operation and transport.
-                (Kind::Ud(_), Operation::Message(_))
-                | (Kind::Rc(_) | Kind::Uc(_), Operation::Datagram(_)) => {}
+                (Kind::Ud(_) | Kind::Raw(_), Operation::Message(_))
+                | (Kind::Rc(_) | Kind::Uc(_) | Kind::Raw(_), Operation::Datagram(_))
+                | (Kind::Rc(_) | Kind::Uc(_) | Kind::Ud(_), Operation::Raw(_)) => {}
             }
         }
         Ok(())
@@ -109,6 +117,14 @@ impl Qp {
         let request = match (&self.kind, &wr.op) {
             (Kind::Ud(_), SendOp::Datagram { to, imm }) => {
                 return Ud::address(self.port, to, *imm, len, shared).map(Operation::Datagram);
+            }
+            (Kind::Raw(raw), op) => {
+                let (to, ether_type) = match op {
+                    SendOp::RawIpv6 { to } => (to, None),
+                    SendOp::RawEtherType { to, ether_type } => (to, Some(*ether_type)),
+                    _ => return Err(invalid("not an operation of a raw QP")),
+                };
+                return raw.address(self.port, to, ether_type, len, shared).map(Operation::Raw);
             }
             (Kind::Ud(_), _) => return Err(invalid("not an operation of a datagram QP")),
             (Kind::Uc(_), SendOp::Read { .. } | SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. }) => {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use ibdev::qp::{Init, QpType, Rtr, Rts, Transition};
-use ibdev::{Access, Buf, CompletionOp, DeviceError, DeviceEvent, PostError, RecvWr, Status};
+use ibdev::{Access, Buf, CompletionOp, DeviceAttr, DeviceError, DeviceEvent, PostError, RecvWr, Status};
 use ibwire::packet::Transport;
 use ibwire::{PKey, Qpn};
 
@@ -13,9 +13,11 @@ use super::memory::{DomainId, Rights};
 use super::net::Ingress;
 use super::peer::PeerPath;
 use super::post::Work;
+use super::raw::Raw;
 use super::rc::Rc;
 use super::receives::{self, Receives, Srq, SrqId};
 use super::shared::{Shared, Side};
+pub(super) use super::state::State;
 use super::table::Table;
 use super::uc::Uc;
 use super::ud::Ud;
@@ -43,6 +45,11 @@ pub struct QpCreate {
 }
 
 impl QpCreate {
+    /// Places that so many work requests reserve in a completion queue.
+    pub(super) const fn places(&self, work_requests: u32) -> u32 {
+        if self.kind.is_raw() { 0 } else { work_requests }
+    }
+
     /// A queue pair of the default domain with one completion queue, one buffer a work request and receives of its own.
     pub const fn new(kind: QpType, cq: CqId, max_send_wr: u32, max_recv_wr: u32) -> Self {
         Self {
@@ -55,49 +62,6 @@ impl QpCreate {
             max_sge: 1,
             srq: None,
         }
-    }
-}
-
-/// The state of a QP (IBTA vol. 1, 10.3; spec/softhca.md 2.11).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
-    Reset,
-    Init,
-    ReadyToReceive,
-    ReadyToSend,
-    /// SQD, and what was started is not complete.
-    Draining,
-    /// SQD.
-    Drained,
-    Error,
-}
-
-impl State {
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Reset => "RESET",
-            Self::Init => "INIT",
-            Self::ReadyToReceive => "RTR",
-            Self::ReadyToSend => "RTS",
-            Self::Draining => "SQD, draining",
-            Self::Drained => "SQD",
-            Self::Error => "ERR",
-        }
-    }
-
-    /// Whether sends can be posted.
-    pub(super) const fn takes_sends(self) -> bool {
-        self.sends() || matches!(self, Self::Error)
-    }
-
-    /// Whether requests leave, be it only those of messages that were started.
-    pub(super) const fn sends(self) -> bool {
-        matches!(self, Self::ReadyToSend | Self::Draining | Self::Drained)
-    }
-
-    /// Whether no message is started.
-    pub(super) const fn drains(self) -> bool {
-        matches!(self, Self::Draining | Self::Drained)
     }
 }
 
@@ -130,26 +94,39 @@ pub(super) enum Kind {
     Rc(Box<Rc>),
     Uc(Box<Uc>),
     Ud(Box<Ud>),
+    Raw(Box<Raw>),
 }
 
 impl Kind {
     /// # Errors
-    /// [`DeviceError::Unsupported`] for a transport that this engine does not have.
-    pub(super) fn new(kind: QpType) -> Result<Self, DeviceError> {
+    /// [`DeviceError::Unsupported`] for a transport that this engine, or the device, does not have.
+    pub(super) fn new(kind: QpType, device: &DeviceAttr) -> Result<Self, DeviceError> {
+        let unsupported = |what| Err(DeviceError::Unsupported { what });
+        match kind {
+            QpType::RawIpv6 if device.max_raw_ipv6_qp == 0 => return unsupported("a raw IPv6 queue pair"),
+            QpType::RawEtherType if device.max_raw_ethertype_qp == 0 => {
+                return unsupported("a raw EtherType queue pair");
+            }
+            _ => {}
+        }
+        if let Some(raw) = Raw::new(kind) {
+            return Ok(Self::Raw(Box::new(raw)));
+        }
         match kind {
             QpType::Rc => Ok(Self::Rc(Box::new(Rc::new()))),
             QpType::Uc => Ok(Self::Uc(Box::default())),
             QpType::Ud => Ok(Self::Ud(Box::default())),
-            _ => Err(DeviceError::Unsupported { what: "this QP type" }),
+            _ => unsupported("this QP type"),
         }
     }
 
     /// Takes the oldest work request that is not complete.
-    fn pop_send(&mut self) -> Option<Work> {
+    pub(super) fn pop_send(&mut self) -> Option<Work> {
         match self {
             Self::Rc(rc) => rc.requester.pop(),
             Self::Uc(uc) => uc.pop(),
             Self::Ud(ud) => ud.pop(),
+            Self::Raw(raw) => raw.pop(),
         }
     }
 }
@@ -165,16 +142,16 @@ pub(super) struct Qp {
     pub(super) port: u8,
     pkey: PKey,
     pub(super) sq: Side,
-    rq: Side,
+    pub(super) rq: Side,
     rights: Rights,
     pub(super) max_sge: usize,
-    receives: Receives,
+    pub(super) receives: Receives,
     pub(super) kind: Kind,
 }
 
 impl Qp {
     pub(super) fn new(qpn: Qpn, slot: u32, kind: Kind, create: &QpCreate) -> Self {
-        let side = |cq, max| Side { cq, slot, qpn, max, used: 0 };
+        let side = |cq, max| Side { cq, slot, qpn, max, is_raw: create.kind.is_raw(), used: 0 };
         Self {
             qpn,
             slot,
@@ -227,14 +204,17 @@ impl Qp {
             }
             (ReadyToReceive, Transition::Rts(rts)) => self.ready_to_send(&rts, shared)?,
             (ReadyToReceive, Transition::DatagramRts { sq_psn }) => {
-                self.datagram()?.psn = sq_psn;
+                self.datagram()?;
+                if let Kind::Ud(ud) = &mut self.kind {
+                    ud.psn = sq_psn;
+                }
                 self.state = ReadyToSend;
             }
             (ReadyToSend, Transition::SqDrain) => {
                 self.state = State::Draining;
                 self.finish_drain(shared);
             }
-            (State::Drained, Transition::SqResume) => {
+            (State::Drained | State::SendError, Transition::SqResume) => {
                 self.state = ReadyToSend;
                 self.wake(shared);
             }
@@ -253,7 +233,7 @@ impl Qp {
         Ok(Vec::new())
     }
 
-    fn init(&mut self, init: &Init, shared: &Shared) -> Result<(), DeviceError> {
+    fn init(&mut self, init: &Init, shared: &mut Shared) -> Result<(), DeviceError> {
         let limit = |what, value: u64, limit: usize| DeviceError::Limit { what, value, limit: limit as u64 };
         let port = shared.port(init.port).ok_or(limit("port", init.port.into(), shared.ports.len()))?;
         self.pkey = *port.pkeys.get(usize::from(init.pkey_index)).ok_or(limit(
@@ -261,6 +241,9 @@ impl Qp {
             init.pkey_index.into(),
             port.pkeys.len().saturating_sub(1),
         ))?;
+        if let Kind::Raw(raw) = &self.kind {
+            shared.raws.enter(self.qpn, init.port, raw.next(), &shared.device)?;
+        }
         self.port = init.port;
         self.rights.access = init.access;
         if let Kind::Ud(ud) = &mut self.kind {
@@ -294,7 +277,7 @@ impl Qp {
                 rc.ready_to_receive(rtr, path, rights, mtu);
             }
             Kind::Uc(uc) => uc.ready_to_receive(rtr, path, rights, mtu),
-            Kind::Ud(_) => return Err(NOT_CONNECTED),
+            Kind::Ud(_) | Kind::Raw(_) => return Err(NOT_CONNECTED),
         }
         self.state = State::ReadyToReceive;
         Ok(())
@@ -310,7 +293,7 @@ impl Qp {
                 rc.ready_to_send(rts, shared.window);
             }
             Kind::Uc(uc) => uc.ready_to_send(rts),
-            Kind::Ud(_) => return Err(NOT_CONNECTED),
+            Kind::Ud(_) | Kind::Raw(_) => return Err(NOT_CONNECTED),
         }
         self.state = State::ReadyToSend;
         alternate.map_or(Ok(()), |path| self.load_path(path))
@@ -321,7 +304,7 @@ impl Qp {
         let is_drained = match &self.kind {
             Kind::Rc(rc) => rc.requester.is_drained(),
             Kind::Uc(uc) => uc.is_drained(),
-            Kind::Ud(_) => true,
+            Kind::Ud(_) | Kind::Raw(_) => true,
         };
         if self.state == State::Draining && is_drained {
             self.state = State::Drained;
@@ -329,9 +312,10 @@ impl Qp {
         }
     }
 
-    fn datagram(&mut self) -> Result<&mut Ud, DeviceError> {
-        match &mut self.kind {
-            Kind::Ud(ud) => Ok(ud),
+    /// Whether it is one without a peer.
+    fn datagram(&self) -> Result<(), DeviceError> {
+        match &self.kind {
+            Kind::Ud(_) | Kind::Raw(_) => Ok(()),
             Kind::Rc(_) | Kind::Uc(_) => {
                 Err(DeviceError::Unsupported { what: "this transition of a connected QP" })
             }
@@ -359,7 +343,9 @@ impl Qp {
             Kind::Rc(rc) => **rc = Rc::new(),
             Kind::Uc(uc) => **uc = Uc::default(),
             Kind::Ud(ud) => **ud = Ud::default(),
+            Kind::Raw(raw) => raw.reset(),
         }
+        shared.raws.leave(self.qpn);
         (self.sq.used, self.rq.used) = (0, 0);
         self.state = State::Reset;
         shared.timers.remove(self.slot);
@@ -373,15 +359,15 @@ impl Qp {
             shared.ready.retain(|&slot| slot != self.slot);
         }
         if let Some(cq) = shared.cq(self.sq.cq) {
-            cq.release(self.sq.max);
+            cq.release(self.sq.places());
         }
-        shared.release_receives(self.rq.cq, self.rq.max, self.receives.srq());
+        shared.release_receives(self.rq.cq, self.rq.places(), self.receives.srq());
         shared.memory.leave(self.rights.domain);
         bufs
     }
 
     /// To ERR: all work completes as flushed.
-    fn flush(&mut self, shared: &mut Shared) {
+    pub(super) fn flush(&mut self, shared: &mut Shared) {
         self.state = State::Error;
         while let Some(work) = self.kind.pop_send() {
             work.fail(Status::WR_FLUSH_ERR, &self.sq, shared);
@@ -477,18 +463,18 @@ impl Qp {
     pub(super) fn last_heard(&self) -> Option<Instant> {
         match &self.kind {
             Kind::Rc(rc) => rc.heard,
-            Kind::Uc(_) | Kind::Ud(_) => None,
+            Kind::Uc(_) | Kind::Ud(_) | Kind::Raw(_) => None,
         }
     }
 
-    /// The port of a datagram QP that has one.
+    /// The port of a datagram or raw QP that has one.
     pub(super) fn datagram_port(&self) -> Result<u8, DeviceError> {
         match (&self.kind, self.state) {
             (Kind::Rc(_) | Kind::Uc(_), _) => {
                 Err(DeviceError::Unsupported { what: "multicast to a connected QP" })
             }
-            (Kind::Ud(_), State::Reset) => Err(DeviceError::State { state: "RESET" }),
-            (Kind::Ud(_), _) => Ok(self.port),
+            (Kind::Ud(_) | Kind::Raw(_), State::Reset) => Err(DeviceError::State { state: "RESET" }),
+            (Kind::Ud(_) | Kind::Raw(_), _) => Ok(self.port),
         }
     }
 
@@ -498,6 +484,7 @@ impl Qp {
             Kind::Rc(rc) => rc.can_send(self.state),
             Kind::Uc(uc) => uc.can_send(self.state),
             Kind::Ud(ud) => self.state == State::ReadyToSend && ud.can_send(),
+            Kind::Raw(raw) => self.state == State::ReadyToSend && raw.can_send(),
         };
         if can_send && !self.ready {
             self.ready = true;
@@ -519,7 +506,8 @@ impl Qp {
                 Kind::Ud(ud) if self.state == State::ReadyToSend => {
                     Ok(ud.poll_transmit(self.port, self.pkey, &mut self.sq, out, shared))
                 }
-                Kind::Ud(_) => Ok(None),
+                Kind::Raw(_) if self.state == State::ReadyToSend => Ok(self.poll_raw(out, shared)),
+                Kind::Ud(_) | Kind::Raw(_) => Ok(None),
             };
             match result {
                 Ok(len) => {

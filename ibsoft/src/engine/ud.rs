@@ -6,7 +6,7 @@ use ibdev::{CompletionOp, DatagramDest, DatagramSource, PostError, RecvWr, SendF
 use ibwire::packet::{Bth, Deth, GrhArea, ImmDt, Opcode};
 use ibwire::{PKey, Psn, QKey, Qpn};
 
-use super::net::{Destination, Ingress, NetHeader, write_packet};
+use super::net::{Destination, Framing, Ingress, NetHeader, write_packet};
 use super::post::Work;
 use super::receives::Receives;
 use super::sg;
@@ -96,7 +96,7 @@ impl Ud {
             None => write_packet(out, bth, &[&deth], message, payload),
         };
         work.succeed(0, side, shared);
-        shared.destination = Destination { port, net: to.net };
+        shared.destination = Destination { port, net: to.net, framing: Framing::Transport };
         Some(len)
     }
 
@@ -154,7 +154,7 @@ impl Ud {
             grh: arrival.grh,
         };
         let imm = packet.immdt().map(|imm| imm.to_u32());
-        let arrival = Arrival { op: CompletionOp::Recv, len: len as u32, imm, from: Some(from) };
+        let arrival = Arrival { op: CompletionOp::Recv, len: len as u32, imm, from: Some(from), raw: None };
         side.complete(shared, id, sg, Status::SUCCESS, arrival);
     }
 }

@@ -98,6 +98,9 @@ impl BuildSubnet {
     }
 }
 
+/// Raw QPs of each type on a port.
+const RAW_QPS: u32 = 256;
+
 fn engine_config(node: &Node, seed: [u8; 32]) -> Config {
     let ports = node.ports.iter().zip(1..).map(|(plug, number)| PortConfig {
         attr: PortAttr {
@@ -114,7 +117,8 @@ fn engine_config(node: &Node, seed: [u8; 32]) -> Config {
         gids: gid_table(plug.gid),
         pkeys: vec![PKey::DEFAULT],
     });
-    let attr = device_attr(node.name.clone(), node.guid, node.ports.len() as u8);
+    let mut attr = device_attr(node.name.clone(), node.guid, node.ports.len() as u8);
+    (attr.max_raw_ipv6_qp, attr.max_raw_ethertype_qp, attr.raw_multicast) = (RAW_QPS, RAW_QPS, true);
     Config::new(attr, ports.collect(), seed)
 }
 

@@ -13,7 +13,7 @@ use std::time::Instant;
 use tokio::time::{Sleep, sleep_until};
 
 use super::fabric::{Event, PortId};
-use super::frame;
+use super::frame::{self, Content};
 use super::subnet::Inner;
 
 /// Events before other tasks get their turn.
@@ -83,15 +83,20 @@ impl Inner {
             Event::Timer { hca } => {
                 self.devices[hca].0.drive(due, |engine, now| engine.handle_timeout(now));
             }
-            Event::Arrival { to, frame } => match frame::decode(&frame) {
-                Ok((net, transport)) => {
-                    let PortId { hca, port } = to;
-                    self.devices[hca].0.drive(due, |engine, now| {
-                        engine.handle_packet(now, port, &net, &frame[transport]);
-                    });
+            Event::Arrival { to, frame } => {
+                let PortId { hca, port } = to;
+                let content = frame::decode(&frame);
+                if let Err(error) = content {
+                    self.wires.fabric().count_damaged(to, error);
                 }
-                Err(error) => self.wires.fabric().count_damaged(to, error),
-            },
+                self.devices[hca].0.drive(due, |engine, now| match content {
+                    Ok(Content::Transport(net, transport)) => {
+                        engine.handle_packet(now, port, &net, &frame[transport]);
+                    }
+                    Ok(Content::Raw(packet)) => engine.handle_raw_packet(port, &frame[packet]),
+                    Err(error) => engine.handle_link_error(error.into()),
+                });
+            }
         }
     }
 }

@@ -6,7 +6,16 @@ use ibwire::icrc::{self, Icrc};
 use ibwire::packet::{Bth, Grh, Lrh, NextHeader, link_frame};
 use ibwire::vcrc::{self, Vcrc};
 
-use crate::engine::{NetHeader, NetRoute};
+use crate::engine::{Framing, LinkError, NetHeader, NetRoute};
+
+/// What a port finds in a frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Content {
+    /// The network layer, and where BTH through padding stand. Both CRCs are right.
+    Transport(NetHeader, Range<usize>),
+    /// A raw packet: it has no ICRC. Where all before the VCRC stands.
+    Raw(Range<usize>),
+}
 
 /// Why a frame was dropped by the port that received it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -24,12 +33,43 @@ pub(super) enum FrameError {
     #[error("wrong ICRC")]
     Icrc,
     /// No transport packet.
-    #[error("raw packet or unknown header")]
+    #[error("unknown header")]
     Header,
 }
 
+impl From<FrameError> for LinkError {
+    fn from(error: FrameError) -> Self {
+        match error {
+            FrameError::Vcrc => Self::Vcrc,
+            FrameError::Icrc => Self::Icrc,
+            FrameError::TooShort | FrameError::Length | FrameError::Header => Self::Malformed,
+        }
+    }
+}
+
+/// The frame around what an engine sends.
+pub(super) fn encode(net: &NetHeader, framing: Framing, packet: &[u8]) -> Vec<u8> {
+    let next = match framing {
+        Framing::Transport => return transport_frame(net, packet),
+        Framing::RawEtherType => NextHeader::RawEtherType,
+        Framing::RawIpv6 => NextHeader::RawIpv6,
+    };
+    let covered = Lrh::LEN + packet.len();
+    let lrh = Lrh { next, words: (covered / 4) as u16, ..lrh(net) };
+    let mut frame = Vec::with_capacity(covered + Vcrc::LEN);
+    frame.extend_from_slice(&lrh.to_bytes());
+    frame.extend_from_slice(packet);
+    let vcrc = vcrc::of(&frame);
+    frame.extend_from_slice(&vcrc.0);
+    frame
+}
+
+fn lrh(net: &NetHeader) -> Lrh {
+    Lrh { vl: 0, sl: net.sl, next: NextHeader::Bth, dlid: net.dlid, words: 0, slid: net.slid, reserved: 0 }
+}
+
 /// The frame around `transport`, which is BTH through padding.
-pub(super) fn encode(net: &NetHeader, transport: &[u8]) -> Vec<u8> {
+fn transport_frame(net: &NetHeader, transport: &[u8]) -> Vec<u8> {
     let grh = net.route.map(|route| Grh {
         traffic_class: route.traffic_class,
         flow_label: route.flow_label,
@@ -39,20 +79,11 @@ pub(super) fn encode(net: &NetHeader, transport: &[u8]) -> Vec<u8> {
         sgid: route.sgid,
         dgid: route.dgid,
     });
-    let lrh = Lrh {
-        vl: 0,
-        sl: net.sl,
-        next: NextHeader::Bth,
-        dlid: net.dlid,
-        words: 0,
-        slid: net.slid,
-        reserved: 0,
-    };
-    link_frame(lrh, grh, transport)
+    link_frame(lrh(net), grh, transport)
 }
 
-/// What a port finds in a frame: the network layer, and where BTH through padding stand. Both CRCs are checked.
-pub(super) fn decode(frame: &[u8]) -> Result<(NetHeader, Range<usize>), FrameError> {
+/// What a port finds in a frame. CRCs and lengths are checked, but not what a raw packet carries.
+pub(super) fn decode(frame: &[u8]) -> Result<Content, FrameError> {
     let (covered, vcrc) = frame.split_last_chunk().ok_or(FrameError::TooShort)?;
     if vcrc::of(covered) != Vcrc(*vcrc) {
         return Err(FrameError::Vcrc);
@@ -60,6 +91,9 @@ pub(super) fn decode(frame: &[u8]) -> Result<(NetHeader, Range<usize>), FrameErr
     let lrh = Lrh::parse(covered).map_err(|_| FrameError::Header)?;
     if usize::from(lrh.words) * 4 != covered.len() {
         return Err(FrameError::Length);
+    }
+    if matches!(lrh.next, NextHeader::RawEtherType | NextHeader::RawIpv6) {
+        return Ok(Content::Raw(0..covered.len()));
     }
     let (packet, icrc) = covered.split_last_chunk().ok_or(FrameError::TooShort)?;
     let (route, bth_at) = match lrh.next {
@@ -91,7 +125,8 @@ pub(super) fn decode(frame: &[u8]) -> Result<(NetHeader, Range<usize>), FrameErr
         hop_limit: grh.hop_limit,
         ip_id: 0,
     });
-    Ok((NetHeader { slid: lrh.slid, dlid: lrh.dlid, sl: lrh.sl, route }, bth_at..packet.len()))
+    let net = NetHeader { slid: lrh.slid, dlid: lrh.dlid, sl: lrh.sl, route };
+    Ok(Content::Transport(net, bth_at..packet.len()))
 }
 
 #[cfg(test)]
@@ -127,9 +162,9 @@ mod tests {
     fn hca_t01_frames_are_those_of_the_vectors() {
         for (bytes, net) in [(LOCAL, net(None)), (GLOBAL, net(Some(route())))] {
             let frame = hex(bytes);
-            let (header, transport) = decode(&frame).unwrap();
+            let Content::Transport(header, transport) = decode(&frame).unwrap() else { panic!("raw") };
             assert_eq!(header, net);
-            assert_eq!(encode(&header, &frame[transport]), frame);
+            assert_eq!(encode(&header, Framing::Transport, &frame[transport]), frame);
         }
     }
 
@@ -167,5 +202,54 @@ mod tests {
         let vcrc = vcrc::of(&frame[..covered]);
         frame[covered..].copy_from_slice(&vcrc.0);
         assert_eq!(decode(&frame), Err(FrameError::Icrc));
+    }
+
+    /// V2 and V3 of spec/raw.md 1.7.
+    const ETHER: &str = "2030001000050020000088b568656c6c6f000000030a";
+    const IPV6: &str = "1041c001000f000260000000000c1101fe800000000000000000000000000001ff0200000000000000000000\
+        0000000104d2162e000c088070696e67d51e";
+
+    #[test]
+    fn raw_frames_are_those_of_the_vectors() {
+        for (bytes, framing) in [(ETHER, Framing::RawEtherType), (IPV6, Framing::RawIpv6)] {
+            let mut frame = hex(bytes);
+            let Content::Raw(covered) = decode(&frame).unwrap() else { panic!("a transport packet") };
+            let lrh = Lrh::parse(&frame[covered.clone()]).unwrap();
+            let net = NetHeader { slid: lrh.slid, dlid: lrh.dlid, sl: lrh.sl, route: None };
+            let built = encode(&net, framing, &frame[Lrh::LEN..covered.end]);
+            // An HCA sends on VL 0 here.
+            frame[0] = 0;
+            let vcrc = vcrc::of(&frame[..covered.end]);
+            frame[covered.end..].copy_from_slice(&vcrc.0);
+            assert_eq!(built, frame);
+        }
+    }
+
+    #[test]
+    fn raw_t02_every_flipped_bit_of_a_raw_packet_is_counted() {
+        let mut engine = crate::engine::Engine::new(crate::engine::Config::new(
+            crate::engine::device_attr("raw", Guid(1), 1),
+            Vec::new(),
+            [0; 32],
+        ));
+        let mut frame = hex(IPV6);
+        let bits = frame.len() as u64 * 8;
+        for bit in 0..frame.len() * 8 {
+            frame[bit / 8] ^= 1 << (bit % 8);
+            engine.handle_link_error(decode(&frame).unwrap_err().into());
+            frame[bit / 8] ^= 1 << (bit % 8);
+        }
+        assert_eq!(engine.counters().drop_vcrc, bits);
+        assert!(decode(&frame).is_ok());
+    }
+
+    #[test]
+    fn raw_t03_a_hop_to_another_lane_has_another_vcrc() {
+        let mut moved = hex(ETHER);
+        moved[0] = 0x50;
+        let covered = moved.len() - Vcrc::LEN;
+        assert_eq!(decode(&moved), Err(FrameError::Vcrc));
+        moved[covered..].copy_from_slice(&[0xb7, 0xd5]);
+        assert_eq!(decode(&moved), Ok(Content::Raw(0..covered)));
     }
 }

@@ -76,7 +76,7 @@ fn send(fabric: &mut Fabric, engine: &mut Engine, now: Instant, hca: usize, tran
         let Some(egress) = engine.poll_transmit(now, transport) else { return true };
         others += usize::from(egress.qpn != Qpn::GSI);
         let (from, dlid) = (PortId { hca, port: egress.port }, egress.net.dlid);
-        let frame = frame::encode(egress.net, transport);
+        let frame = frame::encode(egress.net, egress.framing, transport);
         fabric.send(now, from, dlid, frame.into());
     }
     false

@@ -11,9 +11,10 @@ use bytes::Bytes;
 use ibwire::mad::MadHeader;
 use ibwire::packet::TransportPacket;
 use ibwire::pcap::{ErfRecord, LinkType, PcapWriter};
+use ibwire::raw::{RawHeader, RawPacket};
 
 use super::fabric::PortId;
-use super::frame;
+use super::frame::{self, Content};
 
 /// What became of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,13 +129,29 @@ impl Trace {
     }
 }
 
+/// A raw packet in a few words.
+fn raw(packet: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match RawPacket::parse_covered(packet) {
+        Ok(RawPacket { lrh, header: RawHeader::EtherType(rwh), payload, .. }) => {
+            write!(f, "raw {} to {} {} bytes", rwh.ether_type, lrh.dlid, payload.len())
+        }
+        Ok(RawPacket { lrh, header: RawHeader::Ipv6(ipv6), payload, .. }) => {
+            let (next, len) = (ipv6.next_header, payload.len());
+            write!(f, "raw IPv6 {next} {} > {} to {} {len} bytes", ipv6.src, ipv6.dst, lrh.dlid)
+        }
+        Err(error) => write!(f, "unreadable raw packet: {error}"),
+    }
+}
+
 /// A packet in a few words.
 struct Summary<'a>(&'a [u8]);
 
 impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Ok((_, transport)) = frame::decode(self.0) else {
-            return write!(f, "damaged packet of {} bytes", self.0.len());
+        let transport = match frame::decode(self.0) {
+            Ok(Content::Transport(_, transport)) => transport,
+            Ok(Content::Raw(packet)) => return raw(&self.0[packet], f),
+            Err(_) => return write!(f, "damaged packet of {} bytes", self.0.len()),
         };
         let Ok(packet) = TransportPacket::parse(&self.0[transport]) else {
             return write!(f, "unreadable packet of {} bytes", self.0.len());

@@ -355,13 +355,16 @@ fn hca_t59_a_copy_to_each_member_with_the_right_key() {
     let mut dut = Dut::new(roce_port("10.77.0.2"));
     let (cq, group) = (dut.engine.create_cq(16).unwrap(), "239.1.1.1".parse().unwrap());
     let other = dut.engine.create_qp(&QpCreate::new(QpType::Ud, cq, 8, 8)).unwrap();
-    assert_eq!(dut.engine.attach(other, group).unwrap_err().to_string(), "not possible in QP state RESET");
+    assert_eq!(
+        dut.engine.attach(other, group, Lid::NONE).unwrap_err().to_string(),
+        "not possible in QP state RESET"
+    );
     dut.engine.modify(other, Transition::Init(Init { qkey: QKey(0x99), ..INIT })).unwrap();
     dut.engine.modify(other, Transition::DatagramRtr).unwrap();
-    assert_eq!(dut.engine.attach(dut.qpn, group).unwrap(), (1, true));
+    assert_eq!(dut.engine.attach(dut.qpn, group, Lid::NONE).unwrap(), (1, true));
     // The link has joined already.
-    assert_eq!(dut.engine.attach(dut.qpn, group).unwrap(), (1, false));
-    assert_eq!(dut.engine.attach(other, group).unwrap(), (1, false));
+    assert_eq!(dut.engine.attach(dut.qpn, group, Lid::NONE).unwrap(), (1, false));
+    assert_eq!(dut.engine.attach(other, group, Lid::NONE).unwrap(), (1, false));
     for qpn in [dut.qpn, other] {
         dut.engine.post_recv(qpn, &mut one(recv(1, 100))).unwrap();
     }
@@ -388,5 +391,5 @@ fn hca_t59_a_copy_to_each_member_with_the_right_key() {
     drop(dut.engine.destroy_qp(other));
     dut.deliver(&net, &bytes);
     assert_eq!(dut.engine.counters().drop_multicast, 2);
-    assert!(dut.engine.attach(dut.qpn, "10.0.0.1".parse().unwrap()).is_err());
+    assert!(dut.engine.attach(dut.qpn, "10.0.0.1".parse().unwrap(), Lid::NONE).is_err());
 }

@@ -7,6 +7,8 @@ mod datagrams;
 mod gsi;
 mod heard;
 mod migration;
+mod raw;
+mod raw_errors;
 mod rc_memory;
 mod rc_rdma;
 mod rc_receive;
