@@ -1,7 +1,7 @@
 //! Linux system layer of the SDK, and what no safe crate does with sockets. All `unsafe` of the project is here.
 //!
 //! With the feature `verbs`: `LinuxDevice`, an RDMA device of this machine behind the device contract, driven
-//! through libibverbs and umad.
+//! through libibverbs and umad. With the feature `packet`: packet sockets, raw IPv6 sockets and batches.
 #![deny(missing_docs)]
 
 #[cfg(feature = "verbs")]
@@ -16,6 +16,8 @@ mod events;
 mod fd;
 #[cfg(feature = "verbs")]
 pub mod ibv;
+#[cfg(all(target_os = "linux", feature = "packet"))]
+pub mod packet;
 #[cfg(feature = "verbs")]
 mod pool;
 #[cfg(unix)]

@@ -28,6 +28,17 @@ impl Watch {
         Self::new(fd, Interest::READABLE)
     }
 
+    /// Watches for what can be read and for errors that nobody has read, in the runtime of the caller.
+    ///
+    /// # Errors
+    /// The system's, for example for a descriptor that is watched already.
+    ///
+    /// # Panics
+    /// Outside of a runtime, or in one with I/O disabled.
+    pub fn readable_or_broken(fd: Arc<OwnedFd>) -> io::Result<Self> {
+        Self::new(fd, Interest::READABLE | Interest::ERROR)
+    }
+
     /// Watches for room, in the runtime of the caller.
     ///
     /// # Errors
@@ -54,13 +65,35 @@ impl Watch {
         }
     }
 
+    /// Waits until the descriptor is ready. Every task that waits is woken; what makes it wait again is
+    /// [`try_io`](Self::try_io) that would block. Cancel safe.
+    ///
+    /// # Errors
+    /// The runtime is ending.
+    pub async fn ready(&self) -> io::Result<()> {
+        self.fd.ready(self.interest).await.map(drop)
+    }
+
     /// Does what the descriptor is watched for, if it is ready. After `WouldBlock` it is ready when there is something
     /// new.
     ///
     /// # Errors
     /// Those of `call`, and `WouldBlock` if it is not ready.
     pub fn try_io<R>(&self, call: impl FnOnce(BorrowedFd<'_>) -> io::Result<R>) -> io::Result<R> {
-        self.fd.try_io(self.interest, |fd| call(fd.as_fd()))
+        let mut call = Some(call);
+        // Done once: who has found nothing would find nothing again.
+        let mut once = |fd: BorrowedFd<'_>| {
+            call.take().map_or_else(|| Err(io::ErrorKind::WouldBlock.into()), |call| call(fd))
+        };
+        let mut each = |interest| self.fd.try_io(interest, |fd| once(fd.as_fd()));
+        if !self.interest.is_error() {
+            return each(self.interest);
+        }
+        // The runtime tries nothing for two interests at once.
+        match each(Interest::READABLE) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => each(Interest::ERROR),
+            result => result,
+        }
     }
 }
 
@@ -76,6 +109,27 @@ mod tests {
     use std::net::UdpSocket;
 
     use super::*;
+
+    #[tokio::test]
+    async fn errors_are_told_too() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        // Nobody is there, which the sender is told.
+        let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        socket.connect(nobody).unwrap();
+        let watch = Watch::readable_or_broken(Arc::new(socket.try_clone().unwrap().into())).unwrap();
+        let mut buf = [0; 4];
+        assert_eq!(watch.try_io(|_| socket.recv(&mut buf)).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        socket.send(b"lost").unwrap();
+        watch.ready().await.unwrap();
+        assert_eq!(
+            watch.try_io(|_| socket.recv(&mut buf)).unwrap_err().kind(),
+            io::ErrorKind::ConnectionRefused
+        );
+        assert_eq!(watch.try_io(|_| socket.recv(&mut buf)).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let idle = tokio::time::timeout(std::time::Duration::from_millis(1), watch.ready());
+        assert!(idle.await.is_err(), "it waits again");
+    }
 
     #[tokio::test]
     async fn each_watch_is_for_one_thing() {

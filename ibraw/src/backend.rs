@@ -1,0 +1,111 @@
+//! What a socket stands on.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use crate::meta::{EtherMeta, Ipv6Meta};
+use crate::stats::Counters;
+use crate::{Batch, EtherDest, Group, Ipv6Dest, RawError};
+
+mod sealed {
+    #[allow(unnameable_types)]
+    pub trait Sealed {}
+}
+
+/// A kind of raw datagram: [`Ether`] or [`Ipv6`].
+pub trait Protocol: sealed::Sealed + Sized + fmt::Debug + Send + Sync + 'static {
+    /// What is known of a received datagram.
+    type Meta: Clone + fmt::Debug + Send + Sync + Unpin + 'static;
+    /// Where a datagram goes.
+    type Dest: Clone + fmt::Debug + Send + Sync + Unpin + 'static;
+
+    /// Length of a datagram that is longer than the socket's buffer.
+    #[doc(hidden)]
+    fn cut(meta: &Self::Meta) -> Option<usize>;
+}
+
+/// Packets of an EtherType.
+#[derive(Debug)]
+pub enum Ether {}
+
+impl sealed::Sealed for Ether {}
+
+impl Protocol for Ether {
+    type Meta = EtherMeta;
+    type Dest = EtherDest;
+
+    fn cut(meta: &EtherMeta) -> Option<usize> {
+        meta.truncated.then_some(meta.wire_len)
+    }
+}
+
+/// IPv6 packets.
+#[derive(Debug)]
+pub enum Ipv6 {}
+
+impl sealed::Sealed for Ipv6 {}
+
+impl Protocol for Ipv6 {
+    type Meta = Ipv6Meta;
+    type Dest = Ipv6Dest;
+
+    fn cut(meta: &Ipv6Meta) -> Option<usize> {
+        meta.truncated.then_some(meta.wire_len)
+    }
+}
+
+/// A wait for a socket.
+pub(crate) type Wait<'a> = Pin<Box<dyn Future<Output = Result<(), RawError>> + Send + 'a>>;
+
+/// Why nothing was sent.
+#[derive(Debug)]
+pub(crate) enum NotSent {
+    /// The socket's buffer is full: it becomes writable.
+    WouldBlock,
+    /// The link has no buffers: nothing tells when it has.
+    NoBuffers,
+    /// It never will be.
+    Error(RawError),
+}
+
+impl From<RawError> for NotSent {
+    fn from(error: RawError) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// One bound socket of some kind of link.
+pub(crate) trait Backend<P: Protocol>: fmt::Debug + Send + Sync {
+    fn counters(&self) -> &Arc<Counters>;
+
+    /// Receives up to `most` datagrams into `batch`, which is empty. Ready with none in it if all that came is not for this
+    /// socket; pending if there was nothing.
+    fn recv(&self, batch: &mut Batch<P>, most: usize) -> Result<Poll<()>, RawError>;
+
+    /// Until there may be something to receive. Several may wait.
+    fn readable(&self) -> Wait<'_>;
+
+    /// Sends the first of the datagrams, at least one, and says how many.
+    fn send(&self, datagrams: &[(&[u8], &P::Dest)]) -> Result<usize, NotSent>;
+
+    /// Until there may be room.
+    fn writable(&self) -> Wait<'_>;
+
+    /// What is wrong with a datagram, before it is sent. Else the length of its payload on the wire.
+    fn check(&self, data: &[u8], dest: &P::Dest) -> Result<usize, RawError>;
+
+    /// The first to join in this socket.
+    fn join<'a>(&'a self, group: &'a Group) -> Wait<'a>;
+
+    /// The last to leave in this socket.
+    fn leave(&self, group: &Group) -> Result<(), RawError>;
+
+    /// Brings the count of what the queue has dropped up to date.
+    fn note_drops(&self);
+
+    /// Room for received datagrams.
+    fn room(&self, most: usize) -> Batch<P>;
+}

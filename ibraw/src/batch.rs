@@ -1,0 +1,88 @@
+//! Datagrams received together.
+
+use std::fmt;
+
+use bytes::Bytes;
+use ibcm_sys::packet::RecvBatch;
+
+use crate::backend::Protocol;
+use crate::meta::Datagram;
+
+/// Datagrams received together, and the room for them. Used again and again, it allocates nothing.
+pub struct Batch<P: Protocol> {
+    pub(crate) room: RecvBatch,
+    pub(crate) taken: Vec<Taken<P>>,
+}
+
+/// A datagram of a batch.
+pub(crate) struct Taken<P: Protocol> {
+    pub(crate) data: Data,
+    pub(crate) meta: P::Meta,
+}
+
+/// Where its bytes are.
+pub(crate) enum Data {
+    /// In the room: place, first byte, length.
+    Room(usize, usize, usize),
+    /// Shared with other sockets of a link in this process.
+    #[allow(dead_code)]
+    Shared(Bytes),
+}
+
+impl<P: Protocol> Batch<P> {
+    pub(crate) fn new(room: RecvBatch) -> Self {
+        let taken = Vec::with_capacity(room.capacity());
+        Self { room, taken }
+    }
+
+    /// How many datagrams there are.
+    pub fn len(&self) -> usize {
+        self.taken.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.taken.is_empty()
+    }
+
+    /// The datagrams in the order in which they came: payload and metadata.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &P::Meta)> {
+        self.taken.iter().map(|taken| (self.bytes(&taken.data), &taken.meta))
+    }
+
+    fn bytes<'a>(&'a self, data: &'a Data) -> &'a [u8] {
+        match data {
+            Data::Room(at, from, len) => {
+                self.room.get(*at).map_or(&[], |received| &received.data[*from..][..*len])
+            }
+            Data::Shared(bytes) => bytes,
+        }
+    }
+
+    /// The datagrams with bytes of their own. The batch is empty afterwards.
+    pub(crate) fn take(&mut self) -> impl Iterator<Item = Datagram<P::Meta>> {
+        let mut taken = std::mem::take(&mut self.taken);
+        let datagrams: Vec<_> = taken
+            .drain(..)
+            .map(|Taken { data, meta }| Datagram {
+                data: match data {
+                    Data::Shared(bytes) => bytes,
+                    data => Bytes::copy_from_slice(self.bytes(&data)),
+                },
+                meta,
+            })
+            .collect();
+        self.taken = taken;
+        datagrams.into_iter()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.taken.clear();
+    }
+}
+
+impl<P: Protocol> fmt::Debug for Batch<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.taken.iter().map(|taken| &taken.meta)).finish()
+    }
+}

@@ -1,0 +1,245 @@
+//! What both kinds of sockets are.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::backend::{Backend, NotSent, Protocol};
+use crate::stats::RawStats;
+use crate::{Batch, Datagram, Group, Link, RawError, Sent};
+
+/// Rooms for one datagram that are kept.
+const SPARE: usize = 4;
+
+/// The first and the longest pause before it is tried again to send on a link without buffers.
+const PAUSE: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
+
+/// A socket of either kind.
+pub(crate) struct Core<P: Protocol> {
+    pub(crate) backend: Box<dyn Backend<P>>,
+    pub(crate) link: Link,
+    pub(crate) cuts: OnTruncate,
+    pub(crate) send_timeout: Duration,
+    spare: Mutex<Vec<Batch<P>>>,
+    groups: Mutex<HashMap<Group, usize>>,
+    /// One joins at a time, so that who comes second finds it done.
+    joining: tokio::sync::Mutex<()>,
+    is_closed: AtomicBool,
+    closing: Notify,
+}
+
+/// What becomes of a datagram that is longer than the socket's buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum OnTruncate {
+    #[default]
+    Deliver,
+    Error,
+}
+
+impl<P: Protocol> Core<P> {
+    pub(crate) fn new(
+        backend: Box<dyn Backend<P>>,
+        link: Link,
+        cuts: OnTruncate,
+        send_timeout: Duration,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            backend,
+            link,
+            cuts,
+            send_timeout,
+            spare: Mutex::default(),
+            groups: Mutex::default(),
+            joining: tokio::sync::Mutex::default(),
+            is_closed: AtomicBool::new(false),
+            closing: Notify::new(),
+        })
+    }
+
+    /// Receives some of what there is, waiting for the first.
+    pub(crate) async fn fill(&self, batch: &mut Batch<P>, most: usize) -> Result<(), RawError> {
+        // Who finds something each time lets others run now and then.
+        tokio::task::coop::consume_budget().await;
+        loop {
+            match self.try_fill(batch, most)? {
+                Poll::Ready(()) => return Ok(()),
+                Poll::Pending => self.or_closed(self.backend.readable()).await?,
+            }
+        }
+    }
+
+    /// Receives some of what there is.
+    pub(crate) fn try_fill(&self, batch: &mut Batch<P>, most: usize) -> Result<Poll<()>, RawError> {
+        self.check_open()?;
+        batch.clear();
+        loop {
+            if self.backend.recv(batch, most)?.is_pending() {
+                return Ok(Poll::Pending);
+            }
+            if !batch.is_empty() {
+                return Ok(Poll::Ready(()));
+            }
+        }
+    }
+
+    /// Receives one datagram and gives it to `take`.
+    pub(crate) async fn recv_one<T>(&self, take: impl FnOnce(&mut Batch<P>) -> T) -> Result<T, RawError> {
+        let mut batch = self.spare().pop().unwrap_or_else(|| self.backend.room(1));
+        let filled = self.fill(&mut batch, 1).await;
+        let taken = filled.map(|()| take(&mut batch));
+        let mut spare = self.spare();
+        if spare.len() < SPARE {
+            spare.push(batch);
+        }
+        taken
+    }
+
+    pub(crate) async fn recv(&self) -> Result<Datagram<P::Meta>, RawError> {
+        loop {
+            if let Some(datagram) = self.recv_one(|batch| batch.take().next()).await? {
+                return self.whole(datagram);
+            }
+        }
+    }
+
+    /// The datagram, or the error that it was cut if that is one.
+    pub(crate) fn whole(&self, datagram: Datagram<P::Meta>) -> Result<Datagram<P::Meta>, RawError> {
+        match P::cut(&datagram.meta) {
+            Some(wire) if self.cuts == OnTruncate::Error => {
+                Err(RawError::Truncated { wire, buffer: datagram.data.len() })
+            }
+            _ => Ok(datagram),
+        }
+    }
+
+    /// Sends all, from the first on; how many were sent if one cannot be. An error is that of the first.
+    pub(crate) async fn send(&self, datagrams: &[(&[u8], &P::Dest)]) -> Result<usize, RawError> {
+        let mut sent = 0;
+        while sent < datagrams.len() {
+            match self.send_some(&datagrams[sent..]).await {
+                Ok(some) => sent += some,
+                Err(error) if sent == 0 => return Err(error),
+                Err(_) => break, // said by the next call, which begins with it
+            }
+        }
+        Ok(sent)
+    }
+
+    async fn send_some(&self, datagrams: &[(&[u8], &P::Dest)]) -> Result<usize, RawError> {
+        tokio::task::coop::consume_budget().await;
+        let good = datagrams.iter().take(ibcm_sys::packet::BATCH);
+        let mut count = 0;
+        for (data, dest) in good {
+            match self.backend.check(data, dest) {
+                Ok(_) => count += 1,
+                Err(error) if count == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        let deadline = Instant::now() + self.send_timeout;
+        let mut pause = PAUSE.0;
+        loop {
+            self.check_open()?;
+            let wait = match self.backend.send(&datagrams[..count]) {
+                Ok(sent) => return Ok(sent),
+                Err(NotSent::Error(error)) => return Err(error),
+                Err(NotSent::WouldBlock) => self.backend.writable(),
+                Err(NotSent::NoBuffers) => {
+                    let until = Instant::now() + pause;
+                    pause = (pause * 2).min(PAUSE.1);
+                    Box::pin(async move {
+                        tokio::time::sleep_until(until).await;
+                        Ok(())
+                    })
+                }
+            };
+            match tokio::time::timeout_at(deadline, self.or_closed(wait)).await {
+                Ok(done) => done?,
+                Err(_) => return Err(RawError::NoBuffers { within: self.send_timeout }),
+            }
+        }
+    }
+
+    pub(crate) async fn send_to(&self, data: &[u8], dest: &P::Dest) -> Result<Sent, RawError> {
+        let wire_len = self.backend.check(data, dest)?;
+        self.send_some(&[(data, dest)]).await?;
+        Ok(Sent { wire_len })
+    }
+
+    pub(crate) async fn join(&self, group: &Group) -> Result<(), RawError> {
+        self.check_open()?;
+        let _one = self.joining.lock().await;
+        if let Some(count) = self.groups().get_mut(group) {
+            *count += 1;
+            return Ok(());
+        }
+        self.backend.join(group).await?;
+        self.groups().insert(*group, 1);
+        Ok(())
+    }
+
+    pub(crate) fn leave(&self, group: &Group) -> Result<(), RawError> {
+        let is_last = match self.groups().entry(*group) {
+            Entry::Vacant(_) => return Err(RawError::NotMember(*group)),
+            Entry::Occupied(mut entry) => {
+                *entry.get_mut() -= 1;
+                let is_last = *entry.get() == 0;
+                if is_last {
+                    entry.remove();
+                }
+                is_last
+            }
+        };
+        if is_last { self.backend.leave(group) } else { Ok(()) }
+    }
+
+    pub(crate) fn stats(&self) -> RawStats {
+        self.backend.note_drops();
+        self.backend.counters().read()
+    }
+
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        self.closing.notify_waiters();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn check_open(&self) -> Result<(), RawError> {
+        if self.is_closed() { Err(RawError::Closed) } else { Ok(()) }
+    }
+
+    /// Waits, at most until the socket is closed.
+    async fn or_closed(&self, wait: impl Future<Output = Result<(), RawError>>) -> Result<(), RawError> {
+        let mut closing = std::pin::pin!(self.closing.notified());
+        closing.as_mut().enable();
+        self.check_open()?;
+        tokio::select! {
+            done = wait => done,
+            () = closing => Err(RawError::Closed),
+        }
+    }
+
+    fn spare(&self) -> MutexGuard<'_, Vec<Batch<P>>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn groups(&self) -> MutexGuard<'_, HashMap<Group, usize>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<P: Protocol> fmt::Debug for Core<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core").field("link", &self.link).finish_non_exhaustive()
+    }
+}

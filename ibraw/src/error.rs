@@ -1,0 +1,151 @@
+//! What can go wrong.
+
+use std::io;
+use std::time::Duration;
+
+use crate::{EtherType, Group};
+
+/// Why a datagram was not sent or received, or a socket not bound.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RawError {
+    /// The process may not.
+    #[error("raw sockets need {needs}")]
+    Permission {
+        /// The capability that is missing.
+        needs: &'static str,
+    },
+    /// There is no network interface with this name.
+    #[error("there is no network interface {0:?}")]
+    NoSuchLink(String),
+    /// The link is down. Said once each time it goes down; the socket receives again when it is up.
+    #[error("the link is down")]
+    LinkDown,
+    /// The link was removed.
+    #[error("the link was removed")]
+    LinkGone,
+    /// The socket was closed.
+    #[error("the socket was closed")]
+    Closed,
+    /// What this link cannot do.
+    #[error("{0} is not supported on this link")]
+    Unsupported(&'static str),
+    /// The link carries other EtherTypes only.
+    #[error("{ether_type} cannot go over this link: {why}")]
+    EtherTypeNotOnLink {
+        /// What was asked for.
+        ether_type: EtherType,
+        /// What the link carries.
+        why: &'static str,
+    },
+    /// A socket needs something to receive.
+    #[error("the filter is empty: name what the socket receives")]
+    NoFilter,
+    /// Another socket has claimed a part of the filter, or holds it when this one claims it.
+    #[error("{0} is claimed by another socket")]
+    FilterConflict(String),
+    /// Not the address of a group.
+    #[error("{0} is not the address of a group")]
+    InvalidGroup(String),
+    /// Left without having joined.
+    #[error("not a member of {0}")]
+    NotMember(Group),
+    /// The destination is of another kind of link.
+    #[error("no destination on this link: {0}")]
+    InvalidDest(&'static str),
+    /// A setting is out of range.
+    #[error("{field} is {value}, the limit is {limit}")]
+    Invalid {
+        /// What it is.
+        field: &'static str,
+        /// What was given.
+        value: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// Longer than a packet of this link.
+    #[error("{len} bytes are more than the {max} of a packet on this link")]
+    TooLarge {
+        /// What was given.
+        len: usize,
+        /// The most.
+        max: usize,
+    },
+    /// What was received did not fit its buffer.
+    #[error("a datagram of {wire} bytes was cut to {buffer}")]
+    Truncated {
+        /// Its length.
+        wire: usize,
+        /// What there was room for.
+        buffer: usize,
+    },
+    /// What is to be sent is not what it says it is.
+    #[error("malformed: {0}")]
+    Malformed(&'static str),
+    /// The link took nothing within the time for that.
+    #[error("the link took nothing for {within:?}")]
+    NoBuffers {
+        /// How long it was tried.
+        within: Duration,
+    },
+    /// The system refused.
+    #[error("cannot {what}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// What to do about an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Go on: the next datagram may come or go.
+    Transient,
+    /// The socket is of no use any more.
+    Fatal,
+    /// The call was wrong.
+    Caller,
+}
+
+impl RawError {
+    /// What to do about it.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::LinkDown | Self::Truncated { .. } | Self::NoBuffers { .. } => ErrorKind::Transient,
+            Self::LinkGone | Self::Closed | Self::Io { .. } | Self::Permission { .. } => ErrorKind::Fatal,
+            _ => ErrorKind::Caller,
+        }
+    }
+
+    /// Whether the same socket may go on.
+    pub fn is_transient(&self) -> bool {
+        self.kind() == ErrorKind::Transient
+    }
+
+    pub(crate) fn io(what: &'static str, source: io::Error) -> Self {
+        if source.kind() == io::ErrorKind::PermissionDenied {
+            return Self::Permission { needs: "CAP_NET_RAW" };
+        }
+        Self::Io { what, source }
+    }
+}
+
+impl From<RawError> for io::Error {
+    fn from(error: RawError) -> Self {
+        let kind = match &error {
+            RawError::Io { source, .. } => return io::Error::new(source.kind(), error),
+            RawError::Permission { .. } => io::ErrorKind::PermissionDenied,
+            RawError::NoSuchLink(_) | RawError::LinkGone => io::ErrorKind::NotFound,
+            RawError::LinkDown => io::ErrorKind::NetworkDown,
+            RawError::NoBuffers { .. } => io::ErrorKind::TimedOut,
+            RawError::Closed => io::ErrorKind::NotConnected,
+            RawError::Unsupported(_) => io::ErrorKind::Unsupported,
+            RawError::FilterConflict(_) => io::ErrorKind::AddrInUse,
+            _ => io::ErrorKind::InvalidInput,
+        };
+        io::Error::new(kind, error)
+    }
+}

@@ -1,0 +1,342 @@
+//! Packets of an EtherType over packet(7).
+
+use std::collections::HashMap;
+use std::net::Ipv6Addr;
+use std::os::fd::AsFd;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::task::Poll;
+
+use ibcm_sys::packet::{self, Address, Instruction, Kind, LinkAddress, Outgoing, Received, RecvBatch};
+use ibwire::raw::{EtherType, Ipv6Header};
+use socket2::{Domain, SockRef, Socket, Type};
+
+use super::claims::{self, Claims};
+use super::frame;
+use super::queue::Queue;
+use super::watch::Watch;
+use crate::backend::{Backend, Ether, NotSent, Wait};
+use crate::batch::{Data, Taken};
+use crate::ether::{Options, VlanPolicy};
+use crate::link::{Interface, LinkKind};
+use crate::meta::{EtherMeta, FrameKind, Vlan};
+use crate::stats::{Counters, add, count};
+use crate::{Batch, EtherDest, Group, RawError};
+
+/// A packet socket.
+#[derive(Debug)]
+pub(crate) struct PacketSocket {
+    queue: Queue,
+    watch: Watch,
+    link: Arc<Interface>,
+    options: Options,
+    /// Of each group on the link the IPv6 groups that were joined, `None` for the group itself.
+    joined: RwLock<HashMap<LinkAddress, Vec<Option<Ipv6Addr>>>>,
+    /// Joins the groups of IPv6 in the kernel, which then announces that (MLD).
+    announcer: Option<Socket>,
+    counters: Arc<Counters>,
+    _claims: Claims,
+}
+
+/// All EtherTypes, `ETH_P_ALL`.
+const ALL: u16 = 3;
+
+impl PacketSocket {
+    pub(crate) fn bind(
+        link: &Arc<Interface>,
+        types: &[EtherType],
+        options: Options,
+    ) -> Result<Self, RawError> {
+        if !options.is_any && types.is_empty() {
+            return Err(RawError::NoFilter);
+        }
+        types.iter().try_for_each(|ether_type| check_type(link.kind, *ether_type))?;
+        let claims =
+            types.iter().map(|ether_type| (link.index, claims::Kind::EtherType, ether_type.0)).collect();
+        let claims = Claims::new(claims, options.is_exclusive)?;
+        let counters: Arc<Counters> = Arc::default();
+        let socket = packet::packet_socket().map_err(|error| RawError::io("make a packet socket", error))?;
+        let fd = socket.as_fd();
+        let set = |error| RawError::io("set up a packet socket", error);
+        if let Some(bytes) = options.recv_buffer {
+            SockRef::from(&socket).set_recv_buffer_size(bytes).map_err(set)?;
+        }
+        packet::report_drops(fd).map_err(set)?;
+        let listens_to_all = options.is_any || types.len() > 1 || options.vlan != VlanPolicy::Untagged;
+        let protocol = match types {
+            [one] if !listens_to_all => one.0,
+            _ => ALL,
+        };
+        if listens_to_all {
+            packet::deliver_auxdata(fd).map_err(set)?;
+            if !options.sees_outgoing {
+                packet::hear_no_outgoing(fd).map_err(set)?;
+            }
+            if !options.is_any {
+                packet::attach_filter(fd, &program(types)?).map_err(set)?;
+            }
+        }
+        let watch = Watch::new(link.clone(), counters.clone())?;
+        packet::bind(fd, link.index, protocol).map_err(|error| match error.raw_os_error() {
+            Some(19) => RawError::LinkGone,
+            _ => set(error),
+        })?;
+        if options.is_promiscuous {
+            packet::membership(fd, link.index, Kind::Promiscuous, true).map_err(set)?;
+        }
+        if let Some((id, mode)) = options.fanout {
+            packet::fanout(fd, id, mode).map_err(set)?;
+        }
+        Ok(Self {
+            queue: Queue::new(socket)?,
+            watch,
+            link: link.clone(),
+            options,
+            joined: RwLock::default(),
+            // Without IPv6 on this machine nobody listens to announcements.
+            announcer: Socket::new(Domain::IPV6, Type::DGRAM, None).ok(),
+            counters,
+            _claims: claims,
+        })
+    }
+
+    /// What is known of a frame, and where its payload begins. `None` if it is not for this socket.
+    fn meta(
+        &self,
+        received: &Received<'_>,
+        joined: &HashMap<LinkAddress, Vec<Option<Ipv6Addr>>>,
+    ) -> Option<(usize, EtherMeta)> {
+        let counters = &self.counters;
+        let (_, packet_type, _, src) = received.from.as_link()?;
+        let begin = frame::header_len(self.link.kind);
+        let Some(header) = frame::parse(self.link.kind, received.data) else {
+            count(&counters.rx_malformed);
+            return None;
+        };
+        let kind = match packet_type {
+            libc_packet::HOST => FrameKind::Host,
+            libc_packet::BROADCAST => FrameKind::Broadcast,
+            libc_packet::MULTICAST => FrameKind::Multicast,
+            libc_packet::OUTGOING => FrameKind::Outgoing,
+            _ => FrameKind::OtherHost,
+        };
+        let vlan = received.tag.map(|tag| Vlan {
+            id: tag.tci & 0xfff,
+            priority: (tag.tci >> 13) as u8,
+            drop_eligible: tag.tci & 0x1000 != 0,
+        });
+        if !self.options.vlan.takes(vlan) {
+            count(&counters.rx_other_vlan);
+            return None;
+        }
+        if kind == FrameKind::OtherHost && !self.options.accepts_other_host && !self.options.is_promiscuous {
+            count(&counters.rx_other_host);
+            return None;
+        }
+        let destination = || Ipv6Header::parse(&received.data[begin..]).ok().map(|header| header.dst);
+        if kind == FrameKind::Multicast && !self.options.hears_port {
+            let is_member = header.dst.is_none_or(|dst| match joined.get(&dst) {
+                None => false,
+                Some(groups) if header.ether_type == EtherType::IPV6 && !groups.contains(&None) => {
+                    groups.contains(&destination())
+                }
+                Some(_) => true,
+            });
+            if !is_member {
+                count(&counters.rx_not_member);
+                return None;
+            }
+        }
+        let meta = EtherMeta {
+            ether_type: header.ether_type,
+            src: header.src.or((!src.as_bytes().is_empty()).then_some(src)),
+            dst: header.dst,
+            kind,
+            vlan,
+            wire_len: received.wire_len.saturating_sub(begin),
+            truncated: received.wire_len > received.data.len(),
+            checksum_partial: received.is_checksum_partial,
+            drops_before: self.queue.drops_before(received.drops),
+        };
+        Some((begin, meta))
+    }
+}
+
+/// `PACKET_HOST` and so on (linux/if_packet.h).
+mod libc_packet {
+    pub(super) const HOST: u8 = 0;
+    pub(super) const BROADCAST: u8 = 1;
+    pub(super) const MULTICAST: u8 = 2;
+    pub(super) const OUTGOING: u8 = 4;
+}
+
+/// Whether a link carries packets of a type.
+pub(crate) fn check_type(kind: LinkKind, ether_type: EtherType) -> Result<(), RawError> {
+    let why = match kind {
+        LinkKind::Ethernet | LinkKind::Loopback if ether_type < EtherType::MIN_ETHERNET => {
+            "on Ethernet less than 0x0600 is a length"
+        }
+        LinkKind::InfiniBand
+            if ![EtherType::IPV4, EtherType::IPV6, EtherType::ARP, EtherType::RARP, EtherType::TIPC]
+                .contains(&ether_type) =>
+        {
+            "IP over InfiniBand carries IPv4, IPv6, ARP, RARP and TIPC"
+        }
+        _ => return Ok(()),
+    };
+    Err(RawError::EtherTypeNotOnLink { ether_type, why })
+}
+
+/// The program that takes frames of these types.
+fn program(types: &[EtherType]) -> Result<Vec<Instruction>, RawError> {
+    /// Load what the kernel takes the frame's type for (`SKF_AD_OFF + SKF_AD_PROTOCOL`).
+    const LOAD_TYPE: Instruction = Instruction { code: 0x28, jt: 0, jf: 0, k: 0xffff_f000 };
+    const ACCEPT: Instruction = Instruction { code: 0x06, jt: 0, jf: 0, k: u32::MAX };
+    const REJECT: Instruction = Instruction { code: 0x06, jt: 0, jf: 0, k: 0 };
+    const EQUAL: u16 = 0x15;
+    const MOST: usize = 255; // a jump is 8 bits
+    if types.len() > MOST {
+        let (value, limit) = (types.len() as u64, MOST as u64);
+        return Err(RawError::Invalid { field: "EtherTypes of one socket", value, limit });
+    }
+    let tests = types.iter().enumerate().map(|(n, ether_type)| Instruction {
+        code: EQUAL,
+        jt: (types.len() - n) as u8,
+        jf: 0,
+        k: ether_type.0.into(),
+    });
+    Ok(std::iter::once(LOAD_TYPE).chain(tests).chain([REJECT, ACCEPT]).collect())
+}
+
+impl Backend<Ether> for PacketSocket {
+    fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    fn recv(&self, batch: &mut Batch<Ether>, most: usize) -> Result<Poll<()>, RawError> {
+        if !self.queue.recv(&mut batch.room, most, &self.watch)? {
+            return Ok(Poll::Pending);
+        }
+        let joined = self.joined.read().unwrap_or_else(PoisonError::into_inner);
+        let mut bytes = 0;
+        for at in 0..batch.room.len() {
+            let Some(received) = batch.room.get(at) else { break };
+            let Some((begin, meta)) = self.meta(&received, &joined) else { continue };
+            let len = received.data.len() - begin;
+            bytes += meta.wire_len;
+            if meta.truncated {
+                count(&self.counters.rx_truncated);
+            }
+            batch.taken.push(Taken { data: Data::Room(at, begin, len), meta });
+        }
+        add(&self.counters.rx_packets, batch.taken.len());
+        add(&self.counters.rx_bytes, bytes);
+        Ok(Poll::Ready(()))
+    }
+
+    fn readable(&self) -> Wait<'_> {
+        Box::pin(async {
+            loop {
+                tokio::select! {
+                    ready = self.queue.readable() => return ready,
+                    changed = self.watch.changed() => changed.and_then(|()| self.watch.look())?,
+                }
+            }
+        })
+    }
+
+    fn send(&self, datagrams: &[(&[u8], &EtherDest)]) -> Result<usize, NotSent> {
+        let (kind, len) = (self.link.kind, frame::header_len(self.link.kind));
+        let headers: Vec<_> = datagrams
+            .iter()
+            .map(|(_, dest)| frame::build(kind, dest.to, self.link.address, dest.ether_type))
+            .collect();
+        let outgoing: Vec<_> = datagrams
+            .iter()
+            .zip(&headers)
+            .map(|((data, dest), header)| {
+                let to = Address::link(self.link.index, dest.ether_type.0, dest.to);
+                Outgoing { header: &header[..len], data, to }
+            })
+            .collect();
+        let sent = self.queue.send(&outgoing, &self.watch, &self.counters)?;
+        add(&self.counters.tx_packets, sent);
+        add(&self.counters.tx_bytes, datagrams[..sent].iter().map(|(data, _)| data.len()).sum());
+        Ok(sent)
+    }
+
+    fn writable(&self) -> Wait<'_> {
+        Box::pin(self.queue.writable())
+    }
+
+    fn check(&self, data: &[u8], dest: &EtherDest) -> Result<usize, RawError> {
+        check_type(self.link.kind, dest.ether_type)?;
+        let len = if self.link.kind == LinkKind::InfiniBand { 20 } else { 6 };
+        if dest.to.as_bytes().len() != len {
+            return Err(RawError::InvalidDest("the address is of another kind of link"));
+        }
+        if data.len() > self.link.mtu {
+            return Err(RawError::TooLarge { len: data.len(), max: self.link.mtu });
+        }
+        Ok(data.len())
+    }
+
+    fn join<'a>(&'a self, group: &'a Group) -> Wait<'a> {
+        Box::pin(std::future::ready(self.join_now(group)))
+    }
+
+    fn leave(&self, group: &Group) -> Result<(), RawError> {
+        let address = group.on_link();
+        let is_last = {
+            let mut joined = self.joined.write().unwrap_or_else(PoisonError::into_inner);
+            let Some(groups) = joined.get_mut(&address) else { return Err(RawError::NotMember(*group)) };
+            groups.retain(|of| *of != group.address());
+            let is_last = groups.is_empty();
+            if is_last {
+                joined.remove(&address);
+            }
+            is_last
+        };
+        if let (Some(address), Some(announcer)) = (group.address(), &self.announcer) {
+            _ = announcer.leave_multicast_v6(&address, self.link.index); // a link that is gone has left all
+        }
+        if is_last {
+            let left =
+                packet::membership(self.queue.fd().as_fd(), self.link.index, Kind::Multicast(address), false);
+            left.map_err(|error| RawError::io("leave a group", error))?;
+        }
+        Ok(())
+    }
+
+    fn note_drops(&self) {
+        self.queue.note_drops(&self.counters);
+    }
+
+    fn room(&self, most: usize) -> Batch<Ether> {
+        let buffer = self.options.buffer.unwrap_or(self.link.mtu.max(2048));
+        Batch::new(RecvBatch::new(most, buffer + frame::header_len(self.link.kind)))
+    }
+}
+
+impl PacketSocket {
+    fn join_now(&self, group: &Group) -> Result<(), RawError> {
+        if self.link.kind == LinkKind::InfiniBand {
+            return Err(RawError::Unsupported("a group of IP over InfiniBand for packets of an EtherType"));
+        }
+        let address = group.on_link();
+        let mut joined = self.joined.write().unwrap_or_else(PoisonError::into_inner);
+        let joining = |error| RawError::io("join a group", error);
+        if !joined.contains_key(&address) {
+            let fd = self.queue.fd().as_fd();
+            packet::membership(fd, self.link.index, Kind::Multicast(address), true).map_err(joining)?;
+        }
+        joined.entry(address).or_default().push(group.address());
+        drop(joined);
+        if let (Some(address), Some(announcer)) = (group.address(), &self.announcer)
+            && let Err(error) = announcer.join_multicast_v6(&address, self.link.index)
+        {
+            _ = self.leave(group);
+            return Err(joining(error));
+        }
+        Ok(())
+    }
+}

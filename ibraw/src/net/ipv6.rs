@@ -1,0 +1,268 @@
+//! IPv6 packets over raw(7).
+
+use std::collections::HashMap;
+use std::net::Ipv6Addr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::task::Poll;
+
+use futures_core::future::BoxFuture;
+use ibcm_sys::packet::{self, Address, Outgoing, Received, RecvBatch};
+use ibwire::raw::{Ipv6Header, NextHeader};
+use rustix::io::Errno;
+use socket2::{Domain, Protocol as Number, Socket, Type};
+
+use super::claims::{self, Claims};
+use super::queue::Queue;
+use super::watch::Watch;
+use crate::backend::{Backend, Ipv6, NotSent, Wait};
+use crate::batch::{Data, Taken};
+use crate::ipv6::Options;
+use crate::link::Interface;
+use crate::meta::Ipv6Meta;
+use crate::stats::{Counters, add, count};
+use crate::{Batch, Group, Ipv6Dest, RawError};
+
+/// Raw sockets, one for each next header: the kernel has no more for one (spec/raw.md 6.5).
+#[derive(Debug)]
+pub(crate) struct RawSockets {
+    lanes: Vec<Lane>,
+    watch: Watch,
+    link: Arc<Interface>,
+    options: Options,
+    joined: RwLock<HashMap<Ipv6Addr, ()>>,
+    counters: Arc<Counters>,
+    _claims: Claims,
+}
+
+#[derive(Debug)]
+struct Lane {
+    next_header: NextHeader,
+    queue: Queue,
+}
+
+impl RawSockets {
+    pub(crate) fn bind(
+        link: &Arc<Interface>,
+        next: &[NextHeader],
+        options: Options,
+    ) -> Result<Self, RawError> {
+        if next.is_empty() {
+            return Err(RawError::NoFilter);
+        }
+        if next.contains(&NextHeader::HOP_BY_HOP) || next.contains(&NextHeader(255)) {
+            return Err(RawError::Unsupported("next header 0 or 255"));
+        }
+        let claims = next.iter().map(|next| (link.index, claims::Kind::NextHeader, next.0.into())).collect();
+        let claims = Claims::new(claims, options.is_exclusive)?;
+        let counters: Arc<Counters> = Arc::default();
+        let watch = Watch::new(link.clone(), counters.clone())?;
+        let lane = |next_header: &NextHeader| {
+            let socket = open(link, *next_header, &options)?;
+            Ok(Lane { next_header: *next_header, queue: Queue::new(socket)? })
+        };
+        let lanes = next.iter().map(lane).collect::<Result<_, RawError>>()?;
+        let (link, joined) = (link.clone(), RwLock::default());
+        Ok(Self { lanes, watch, link, options, joined, counters, _claims: claims })
+    }
+
+    fn meta(&self, lane: &Lane, received: &Received<'_>, joined: &HashMap<Ipv6Addr, ()>) -> Option<Ipv6Meta> {
+        let (src, _) = received.from.as_ipv6()?;
+        let (dst, by) = received.to?;
+        if by != self.link.index {
+            count(&self.counters.rx_other_host);
+            return None;
+        }
+        // What any socket of this machine has joined comes here (spec/raw.md 6.5).
+        if dst.is_multicast() && !self.options.hears_port && !joined.contains_key(&dst) {
+            count(&self.counters.rx_not_member);
+            return None;
+        }
+        Some(Ipv6Meta {
+            next_header: lane.next_header,
+            src,
+            dst,
+            hop_limit: received.hop_limit.unwrap_or(0),
+            traffic_class: received.traffic_class.unwrap_or(0),
+            wire_len: received.wire_len,
+            truncated: received.wire_len > received.data.len(),
+            drops_before: lane.queue.drops_before(received.drops),
+        })
+    }
+
+    /// The lane of a next header.
+    fn lane(&self, next_header: NextHeader) -> Result<&Lane, RawError> {
+        let of_it = |lane: &&Lane| lane.next_header == next_header;
+        self.lanes
+            .iter()
+            .find(of_it)
+            .ok_or(RawError::InvalidDest("the socket is bound to other next headers"))
+    }
+}
+
+/// A bound socket for one next header.
+fn open(link: &Interface, next: NextHeader, options: &Options) -> Result<OwnedFd, RawError> {
+    let number = Number::from(i32::from(next.0));
+    let socket = Socket::new(Domain::IPV6, Type::RAW.nonblocking().cloexec(), Some(number));
+    let socket = socket.map_err(|error| RawError::io("make a raw socket", error))?;
+    let set_up = || -> std::io::Result<()> {
+        socket.bind_device(Some(link.name.as_bytes()))?;
+        socket.set_multicast_if_v6(link.index)?;
+        socket.set_multicast_loop_v6(options.loops)?;
+        if let Some(hops) = options.hop_limit {
+            socket.set_unicast_hops_v6(hops.into())?;
+        }
+        if let Some(hops) = options.multicast_hops {
+            socket.set_multicast_hops_v6(hops.into())?;
+        }
+        if let Some(bytes) = options.recv_buffer {
+            socket.set_recv_buffer_size(bytes)?;
+        }
+        let fd = socket.as_fd();
+        packet::report_drops(fd)?;
+        packet::deliver_ipv6_facts(fd)?;
+        if let Some(offset) = options.checksum_at {
+            packet::ipv6_checksum_at(fd, offset)?;
+        }
+        if options.caller_header {
+            packet::ipv6_header_included(fd)?;
+        }
+        Ok(())
+    };
+    set_up().map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::NODEV) => RawError::LinkGone,
+        _ => RawError::io("set up a raw socket", error),
+    })?;
+    Ok(socket.into())
+}
+
+impl Backend<Ipv6> for RawSockets {
+    fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    fn recv(&self, batch: &mut Batch<Ipv6>, most: usize) -> Result<Poll<()>, RawError> {
+        for lane in &self.lanes {
+            if !lane.queue.recv(&mut batch.room, most, &self.watch)? {
+                continue;
+            }
+            let joined = self.joined.read().unwrap_or_else(PoisonError::into_inner);
+            let mut bytes = 0;
+            for at in 0..batch.room.len() {
+                let Some(received) = batch.room.get(at) else { break };
+                let Some(meta) = self.meta(lane, &received, &joined) else { continue };
+                bytes += meta.wire_len;
+                if meta.truncated {
+                    count(&self.counters.rx_truncated);
+                }
+                batch.taken.push(Taken { data: Data::Room(at, 0, received.data.len()), meta });
+            }
+            add(&self.counters.rx_packets, batch.taken.len());
+            add(&self.counters.rx_bytes, bytes);
+            return Ok(Poll::Ready(()));
+        }
+        Ok(Poll::Pending)
+    }
+
+    fn readable(&self) -> Wait<'_> {
+        Box::pin(async {
+            let mut lanes: Vec<BoxFuture<'_, _>> =
+                self.lanes.iter().map(|lane| Box::pin(lane.queue.readable()) as BoxFuture<'_, _>).collect();
+            let any = std::future::poll_fn(move |cx| {
+                let ready = lanes.iter_mut().find_map(|lane| match lane.as_mut().poll(cx) {
+                    Poll::Ready(result) => Some(result),
+                    Poll::Pending => None,
+                });
+                ready.map_or(Poll::Pending, Poll::Ready)
+            });
+            tokio::pin!(any);
+            loop {
+                tokio::select! {
+                    ready = &mut any => return ready,
+                    changed = self.watch.changed() => changed.and_then(|()| self.watch.look())?,
+                }
+            }
+        })
+    }
+
+    /// Those with the next header of the first.
+    fn send(&self, datagrams: &[(&[u8], &Ipv6Dest)]) -> Result<usize, NotSent> {
+        let Some((_, first)) = datagrams.first() else { return Ok(0) };
+        let lane = self.lane(first.next_header)?;
+        let outgoing: Vec<_> = datagrams
+            .iter()
+            .take_while(|(_, dest)| dest.next_header == first.next_header)
+            .map(|(data, dest)| Outgoing { header: &[], data, to: Address::ipv6(dest.addr, self.link.index) })
+            .collect();
+        let sent = lane.queue.send(&outgoing, &self.watch, &self.counters)?;
+        add(&self.counters.tx_packets, sent);
+        add(&self.counters.tx_bytes, datagrams[..sent].iter().map(|(data, _)| data.len()).sum());
+        Ok(sent)
+    }
+
+    fn writable(&self) -> Wait<'_> {
+        // They have buffers of their own; the one that is full is among them.
+        Box::pin(async {
+            for lane in &self.lanes {
+                lane.queue.writable().await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn check(&self, data: &[u8], dest: &Ipv6Dest) -> Result<usize, RawError> {
+        self.lane(dest.next_header)?;
+        let max = if self.options.caller_header { self.link.mtu } else { self.link.mtu - Ipv6Header::LEN };
+        if data.len() > max {
+            return Err(RawError::TooLarge { len: data.len(), max });
+        }
+        if self.options.caller_header {
+            let header = Ipv6Header::parse(data).map_err(|_| RawError::Malformed("no IPv6 header"))?;
+            if usize::from(header.payload_len) != data.len() - Ipv6Header::LEN {
+                return Err(RawError::Malformed("the IPv6 header counts another payload"));
+            }
+            if header.dst != dest.addr || header.next_header != dest.next_header {
+                return Err(RawError::Malformed("the IPv6 header has another destination or next header"));
+            }
+        }
+        Ok(data.len())
+    }
+
+    fn join<'a>(&'a self, group: &'a Group) -> Wait<'a> {
+        Box::pin(std::future::ready(self.join_now(group)))
+    }
+
+    fn leave(&self, group: &Group) -> Result<(), RawError> {
+        let Some(address) = group.address() else { return Err(RawError::NotMember(*group)) };
+        if self.joined.write().unwrap_or_else(PoisonError::into_inner).remove(&address).is_none() {
+            return Err(RawError::NotMember(*group));
+        }
+        // One socket of the machine as a member is enough.
+        let lane = &self.lanes[0];
+        let left = socket2::SockRef::from(lane.queue.fd()).leave_multicast_v6(&address, self.link.index);
+        left.map_err(|error| RawError::io("leave a group", error))
+    }
+
+    fn note_drops(&self) {
+        for lane in &self.lanes {
+            lane.queue.note_drops(&self.counters);
+        }
+    }
+
+    fn room(&self, most: usize) -> Batch<Ipv6> {
+        Batch::new(RecvBatch::new(most, self.options.buffer.unwrap_or(self.link.mtu.max(2048))))
+    }
+}
+
+impl RawSockets {
+    fn join_now(&self, group: &Group) -> Result<(), RawError> {
+        let Some(address) = group.address() else {
+            return Err(RawError::Unsupported("a group without an IPv6 address"));
+        };
+        let lane = &self.lanes[0];
+        let joined = socket2::SockRef::from(lane.queue.fd()).join_multicast_v6(&address, self.link.index);
+        joined.map_err(|error| RawError::io("join a group", error))?;
+        self.joined.write().unwrap_or_else(PoisonError::into_inner).insert(address, ());
+        Ok(())
+    }
+}
