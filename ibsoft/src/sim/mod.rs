@@ -36,6 +36,8 @@ mod frame;
 mod link;
 #[allow(dead_code, unused_imports, reason = "the wires take it up next")]
 mod management;
+#[allow(dead_code, reason = "the wires take it up next")]
+mod manager;
 #[allow(dead_code, unused_imports, reason = "the wires take it up next")]
 mod node;
 mod probe;

@@ -10,6 +10,7 @@ use super::Sa;
 use super::answer::{Answer, Rows};
 use super::paths::{limit_mtu, limit_rate};
 use super::request::{Request, status};
+use crate::manager::routing::MulticastTree;
 use crate::manager::topology::{Port, PortAt, rank, ranked};
 
 /// What a join has to name.
@@ -130,6 +131,18 @@ impl Sa {
     pub fn take_changed_groups(&mut self) -> Vec<GroupTree> {
         let changed = std::mem::take(&mut self.groups.changed);
         changed.into_iter().map(|mlid| self.group_tree(mlid)).collect()
+    }
+
+    /// The ports of the switches that lead to a group, as they are shown from now on.
+    pub fn set_tree(&mut self, mlid: Lid, tree: &MulticastTree) {
+        for switch in self.topology.nodes.iter_mut().filter_map(|node| node.switch.as_mut()) {
+            switch.multicast.remove(&mlid);
+        }
+        for (node, ports) in &tree.ports {
+            if let Some(switch) = &mut self.topology.nodes[*node].switch {
+                switch.multicast.insert(mlid, ports.clone());
+            }
+        }
     }
 
     /// Who is in a group.

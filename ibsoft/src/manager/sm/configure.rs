@@ -1,0 +1,179 @@
+//! Writing what was decided: LIDs, partitions, routes, states of ports.
+
+use std::time::Instant;
+
+use ibsa::record::{Layout, PortCapabilities, PortInfo, PortPhysicalState, PortState, SwitchInfo};
+use ibwire::mad::Method;
+use ibwire::{Lid, Mtu, PKey};
+
+use super::smp::attribute;
+use super::{Phase, Purpose, SubnetManager};
+use crate::manager::routing::route;
+use crate::manager::topology::{PortAt, Switch, Topology};
+
+/// Entries of a block of a linear forwarding table, and P_Keys of a block.
+const LINEAR_BLOCK: usize = 64;
+const P_KEY_BLOCK: usize = 32;
+
+impl SubnetManager {
+    /// Gives LIDs, computes routes, and writes both. Ports are not in service before that is done.
+    pub(super) fn configure(&mut self, mut topology: Topology) {
+        topology.index();
+        let own = topology.at_guid(self.config.guid);
+        let is_new_master = self.reregister;
+        for node in &mut topology.nodes {
+            for port in node.ports.values_mut() {
+                if is_new_master && !self.config.keep_lids {
+                    port.info.lid = Lid::NONE;
+                }
+                if let Some(p_keys) = self.config.p_keys.get(&port.guid()) {
+                    port.p_keys.clone_from(p_keys);
+                }
+            }
+        }
+        if let Err(lacking) = topology.assign_lids(own, self.config.lmc) {
+            self.counters.lids_lacking += lacking as u64;
+        }
+        let sm_lid = own.and_then(|own| topology.port(own)).map_or(Lid::NONE, |port| port.info.lid);
+        let links: Vec<_> = topology
+            .nodes
+            .iter()
+            .enumerate()
+            .flat_map(|(node, it)| {
+                it.ports.iter().filter_map(move |(port, it)| Some((PortAt { node, port: *port }, it.peer?)))
+            })
+            .collect();
+        for (at, peer) in links {
+            let there = topology.port(peer).map(|port| (port.info.mtu_cap, port.info.vl_cap));
+            let (Some((mtu, vls)), Some(port)) = (there, topology.port_mut(at)) else { continue };
+            port.info.neighbor_mtu = port.info.mtu_cap.min(mtu);
+            port.info.operational_vls = port.info.vl_cap.min(vls);
+        }
+        let ends: Vec<PortAt> = topology.end_ports().map(|(at, _)| at).collect();
+        for at in ends {
+            let Some(port) = topology.port_mut(at) else { continue };
+            port.info.master_sm_lid = sm_lid;
+            port.info.gid_prefix = self.config.sa.prefix;
+            port.info.subnet_timeout = self.config.subnet_timeout;
+        }
+        route(&mut topology);
+        self.write_tables(&topology);
+        for (at, port) in topology.end_ports() {
+            let asks = self.reregister
+                && port.info.capability_mask.contains(PortCapabilities::CLIENT_REREGISTRATION);
+            let info = PortInfo { client_reregister: asks, ..port.info.clone() };
+            self.write_port(&topology, at, &info, PortState(0));
+            self.write_p_keys(at, &port.p_keys);
+        }
+        self.phase = Phase::Configure(Box::new(topology));
+    }
+
+    fn write_tables(&mut self, topology: &Topology) {
+        for (node, it) in topology.nodes.iter().enumerate() {
+            let (Some(switch), Some(path)) = (&it.switch, self.paths.get(&PortAt { node, port: 0 }).cloned())
+            else {
+                continue;
+            };
+            for (block, entries) in switch.linear.chunks(LINEAR_BLOCK).enumerate() {
+                let mut data = [Switch::NO_PORT; LINEAR_BLOCK];
+                data[..entries.len()].copy_from_slice(entries);
+                self.ask(
+                    Method::SET,
+                    attribute::LINEAR_FORWARDING,
+                    block as u32,
+                    &path,
+                    &data,
+                    Purpose::Write,
+                );
+            }
+            let info = SwitchInfo { port_state_change: true, ..switch.info.clone() };
+            self.ask(Method::SET, attribute::SWITCH_INFO, 0, &path, &info.to_bytes(), Purpose::Write);
+        }
+    }
+
+    /// The way to the node of a port: an HCA's port is reached by itself.
+    fn path_to(&self, topology: &Topology, at: PortAt) -> Option<Vec<u8>> {
+        self.paths.get(&topology.end_port_of(at)).cloned()
+    }
+
+    fn write_port(&mut self, topology: &Topology, at: PortAt, info: &PortInfo, state: PortState) {
+        let Some(path) = self.path_to(topology, at) else { return };
+        let is_switch = topology.nodes[at.node].is_switch();
+        let info = PortInfo {
+            port_state: state,
+            port_physical_state: PortPhysicalState(0),
+            link_down_default_state: PortPhysicalState(0),
+            neighbor_mtu: if at.port == 0 { Mtu(0) } else { info.neighbor_mtu },
+            ..info.clone()
+        };
+        let modifier = if is_switch { at.port.into() } else { 0 };
+        self.ask(Method::SET, attribute::PORT_INFO, modifier, &path, &info.to_bytes(), Purpose::Write);
+    }
+
+    fn write_p_keys(&mut self, at: PortAt, p_keys: &[PKey]) {
+        let Some(path) = self.paths.get(&at).cloned() else { return };
+        for (block, keys) in p_keys.chunks(P_KEY_BLOCK).enumerate() {
+            let mut data = [0; 2 * P_KEY_BLOCK];
+            for (out, key) in data.chunks_exact_mut(2).zip(keys) {
+                out.copy_from_slice(&key.0.to_be_bytes());
+            }
+            self.ask(Method::SET, attribute::P_KEY_TABLE, block as u32, &path, &data, Purpose::Write);
+        }
+    }
+
+    /// The ports that have a link in one of these states.
+    fn linked(topology: &Topology, states: &[PortState]) -> Vec<PortAt> {
+        let all =
+            topology.nodes.iter().enumerate().flat_map(|(node, it)| {
+                it.ports.iter().map(move |(port, it)| (PortAt { node, port: *port }, it))
+            });
+        all.filter(|(at, port)| at.port != 0 && port.peer.is_some() && states.contains(&port.info.port_state))
+            .map(|(at, _)| at)
+            .collect()
+    }
+
+    fn take_to(&mut self, topology: &mut Topology, from: &[PortState], state: PortState) {
+        for at in Self::linked(topology, from) {
+            let Some(port) = topology.port_mut(at) else { continue };
+            port.info.port_state = state;
+            let info = PortInfo { client_reregister: false, ..port.info.clone() };
+            self.write_port(topology, at, &info, state);
+        }
+    }
+
+    pub(super) fn arm(&mut self, mut topology: Topology) {
+        self.take_to(&mut topology, &[PortState::INIT], PortState::ARMED);
+        self.phase = Phase::Arm(Box::new(topology));
+    }
+
+    pub(super) fn activate(&mut self, mut topology: Topology) {
+        self.take_to(&mut topology, &[PortState::ARMED], PortState::ACTIVE);
+        self.phase = Phase::Activate(Box::new(topology));
+    }
+
+    /// The subnet is in service.
+    pub(super) fn finish(&mut self, now: Instant, topology: Topology) {
+        if std::mem::take(&mut self.reregister) {
+            self.sa.restart();
+        }
+        self.sa.set_managers(self.manager_records(&topology));
+        self.sa.set_topology(now, topology);
+        self.next = Some(now + self.config.sweep);
+    }
+
+    /// Looks whether a switch has changed.
+    pub(super) fn look(&mut self) {
+        self.counters.light_sweeps += 1;
+        self.phase = Phase::Look;
+        let switches: Vec<_> =
+            self.paths.iter().filter(|(at, _)| at.port == 0).map(|(_, path)| path.clone()).collect();
+        for path in switches {
+            self.ask(Method::GET, attribute::SWITCH_INFO, 0, &path, &[], Purpose::Look);
+        }
+    }
+
+    /// A switch has answered.
+    pub(super) fn looked(&mut self, data: &[u8]) {
+        self.is_stale |= SwitchInfo::parse(data).is_ok_and(|info| info.port_state_change);
+    }
+}

@@ -1,0 +1,155 @@
+//! Which of several managers is master (IBTA vol. 1, 14.4).
+
+use std::time::Instant;
+
+use ibsa::proto::rmpp::Mad;
+use ibsa::record::SmState;
+use ibwire::mad::{MadHeader, MadStatus, Method};
+use ibwire::{Guid, Lid};
+
+use super::discovery::Discovery;
+use super::smp::{self, Path, attribute};
+use super::{Phase, Purpose, SubnetManager};
+
+/// Another manager.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Rival {
+    pub guid: Guid,
+    pub priority: u8,
+    pub state: SmState,
+    pub path: Path,
+}
+
+/// What a manager tells another one, in the attribute modifier of SMInfo.
+const HAND_OVER: u32 = 1;
+const ACKNOWLEDGE: u32 = 2;
+
+impl Rival {
+    /// Reads SMInfo: GUID, SM_Key, count, priority and state.
+    pub(super) fn read(data: &[u8], path: Path) -> Option<Self> {
+        let guid = Guid(u64::from_be_bytes(*data.first_chunk()?));
+        let last = *data.get(20)?;
+        Some(Self { guid, priority: last >> 4, state: SmState(last & 0xf), path })
+    }
+
+    /// Whether it comes before a manager with these.
+    const fn is_above(&self, priority: u8, guid: Guid) -> bool {
+        self.priority > priority || self.priority == priority && self.guid.0 < guid.0
+    }
+}
+
+impl SubnetManager {
+    /// Decides who is master after a sweep, and goes on as one or waits.
+    pub(super) fn elect(&mut self, now: Instant, found: Discovery) {
+        let (own, guid) = (self.config.priority, self.config.guid);
+        let master = found.rivals.iter().find(|rival| rival.state == SmState::MASTER);
+        let above =
+            found.rivals.iter().find(|rival| rival.is_above(own, guid) && rival.state != SmState::NOT_ACTIVE);
+        let standby = match self.state {
+            // Of two masters, which two subnets that grew together have, one gives way.
+            SmState::MASTER => master.filter(|rival| rival.is_above(own, guid)),
+            _ => master.or(above),
+        };
+        if let Some(rival) = standby {
+            let rival = rival.clone();
+            self.stand_by(now, rival);
+            return;
+        }
+        let heir = above.filter(|_| self.state == SmState::MASTER).cloned();
+        if self.state != SmState::MASTER {
+            self.state = SmState::MASTER;
+            self.counters.elected += 1;
+            self.reregister = true;
+            self.written.clear();
+        }
+        self.master = None;
+        self.rivals = found.rivals;
+        self.paths = found.paths;
+        self.configure(found.topology);
+        if let Some(heir) = heir {
+            self.act_count = self.act_count.wrapping_add(1);
+            let data = self.sm_info();
+            self.ask(Method::SET, attribute::SM_INFO, HAND_OVER, &heir.path, &data, Purpose::HandOver);
+        }
+    }
+
+    fn stand_by(&mut self, now: Instant, master: Rival) {
+        self.state = SmState::STANDBY;
+        self.sa.restart();
+        self.phase = Phase::Idle;
+        self.queue.clear();
+        self.master = Some((master, 0));
+        self.next = Some(now + self.config.poll);
+    }
+
+    /// Our SMInfo.
+    fn sm_info(&self) -> [u8; 24] {
+        let mut data = [0; 24];
+        data[..8].copy_from_slice(&self.config.guid.0.to_be_bytes());
+        data[16..20].copy_from_slice(&self.act_count.to_be_bytes());
+        data[20] = self.config.priority << 4 | self.state.0 & 0xf;
+        data
+    }
+
+    pub(super) fn poll_master(&mut self) {
+        let Some((master, _)) = &self.master else { return };
+        let path = master.path.clone();
+        self.ask(Method::GET, attribute::SM_INFO, 0, &path, &[], Purpose::Poll);
+    }
+
+    /// The master has answered.
+    pub(super) fn polled(&mut self, now: Instant, data: &[u8]) {
+        let Some((master, missed)) = &mut self.master else { return };
+        match Rival::read(data, Vec::new()) {
+            Some(rival) if rival.guid == master.guid && rival.state != SmState::NOT_ACTIVE => {
+                *missed = 0;
+                self.next = Some(now + self.config.poll);
+            }
+            _ => self.poll_failed(now),
+        }
+    }
+
+    /// The master has not answered: in the end we look who is there.
+    pub(super) fn poll_failed(&mut self, now: Instant) {
+        let Some((_, missed)) = &mut self.master else { return };
+        *missed += 1;
+        if *missed < self.config.polls {
+            self.next = Some(now + self.config.poll);
+            return;
+        }
+        self.take_over();
+    }
+
+    fn take_over(&mut self) {
+        self.master = None;
+        self.state = SmState::DISCOVERING;
+        self.is_stale = true;
+    }
+
+    /// The new master has taken over.
+    pub(super) fn handed_over(&mut self, now: Instant) {
+        let own = (self.config.priority, self.config.guid);
+        let heir = self.rivals.iter().find(|rival| rival.is_above(own.0, own.1)).cloned();
+        if let Some(heir) = heir {
+            self.stand_by(now, heir);
+        }
+    }
+
+    /// Another manager asks, or hands over.
+    pub(super) fn handle_sm_info(&mut self, from: Lid, header: MadHeader, mad: &Mad) {
+        let is_hand_over = header.method == Method::SET && header.attribute_modifier == HAND_OVER;
+        let known = matches!(header.attribute_modifier, 0 | HAND_OVER | ACKNOWLEDGE);
+        let status = if known { MadStatus::OK } else { MadStatus::INVALID_FIELD };
+        if is_hand_over && self.state == SmState::STANDBY {
+            self.state = SmState::MASTER;
+            self.counters.elected += 1;
+            self.reregister = true;
+            self.master = None;
+            self.is_stale = true;
+            self.written.clear();
+        }
+        self.act_count = self.act_count.wrapping_add(1);
+        let data = self.sm_info();
+        self.out.push_back((from, smp::answer(mad, header, status, &data)));
+    }
+}

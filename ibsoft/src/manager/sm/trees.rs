@@ -1,0 +1,63 @@
+//! Multicast trees: as members come and go, the tables of the switches follow.
+
+use std::array;
+use std::collections::BTreeSet;
+
+use ibwire::Lid;
+use ibwire::mad::Method;
+
+use super::smp::attribute;
+use super::{Purpose, SubnetManager};
+use crate::manager::routing::{MulticastTree, Routing};
+use crate::manager::topology::PortAt;
+
+/// Entries of a block of a multicast forwarding table.
+const BLOCK: u16 = 32;
+const FIRST_MLID: u16 = 0xc000;
+
+impl SubnetManager {
+    /// Writes the trees of the groups that have changed. Whether there were any.
+    pub(super) fn plant_trees(&mut self) -> bool {
+        let changed = self.sa.take_changed_groups();
+        if changed.is_empty() {
+            return false;
+        }
+        let routing = Routing::new(self.sa.topology());
+        for group in changed {
+            let tree = MulticastTree::new(self.sa.topology(), &routing, &group.receivers, &group.senders);
+            self.sa.set_tree(group.mlid, &tree);
+            self.write_block(group.mlid);
+        }
+        true
+    }
+
+    /// Writes the block of each switch's table that has a group, where it is another than before.
+    fn write_block(&mut self, mlid: Lid) {
+        let block = (mlid.0 - FIRST_MLID) / BLOCK;
+        let mut writes = Vec::new();
+        for (node, it) in self.sa.topology().nodes.iter().enumerate() {
+            let Some(switch) = &it.switch else { continue };
+            for position in 0..=it.info.num_ports / 16 {
+                let mask = |at: usize| {
+                    let ports: Option<&BTreeSet<u8>> =
+                        switch.multicast.get(&Lid(FIRST_MLID + block * BLOCK + at as u16));
+                    let here = ports.into_iter().flatten().filter(|port| **port / 16 == position);
+                    here.fold(0, |mask, port| mask | 1 << (port % 16))
+                };
+                let masks: [u16; 32] = array::from_fn(mask);
+                writes.push((node, (it.info.node_guid, block, position), masks));
+            }
+        }
+        for (node, key, masks) in writes {
+            let before = self.written.insert(key, masks);
+            let Some(path) =
+                self.paths.get(&PortAt { node, port: 0 }).filter(|_| before != Some(masks)).cloned()
+            else {
+                continue;
+            };
+            let data: Vec<u8> = masks.iter().flat_map(|mask| mask.to_be_bytes()).collect();
+            let modifier = u32::from(key.2) << 28 | u32::from(block);
+            self.ask(Method::SET, attribute::MULTICAST_FORWARDING, modifier, &path, &data, Purpose::Write);
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! Managers on nodes whose links take no time.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use ibsa::mad::SaHeader;
+use ibsa::record::{JoinState, Layout, McMemberRecord, PortCapabilities, PortState, SmState};
+use ibwire::mad::{AttributeId, MadHeader, Method, MgmtClass};
+use ibwire::{Gid, Guid, Lid, Mtu, PKey, QKey, Rate, TransactionId};
+
+use super::super::node::{Change, Handled, Node, PortShape, Smp, Step};
+use super::*;
+use crate::manager::SmConfig;
+
+type Port = (usize, u8);
+
+/// Nodes, cables, and managers on some switches.
+struct World {
+    now: Instant,
+    nodes: Vec<Node>,
+    cables: BTreeMap<Port, Port>,
+    managers: BTreeMap<usize, SubnetManager>,
+    /// Ports that were asked to register again.
+    reregistered: Vec<Port>,
+}
+
+fn shape(number: u8, guid: u64) -> PortShape {
+    PortShape { number, guid: Guid(guid), mtu: Mtu::B4096, rate: Rate::GBPS_100 }
+}
+
+impl World {
+    /// Two switches with two cables between them; hosts a and c at the first, b and d at the second.
+    fn new() -> Self {
+        let switch =
+            |n: u64| Node::switch(format!("switch{n}"), Guid(0x10 * n), (1..=4).map(|port| shape(port, 0)));
+        let host = |name: &str, guid: u64| Node::hca(name.into(), Guid(guid), [shape(1, guid + 1)]);
+        let nodes = vec![
+            switch(1),
+            switch(2),
+            host("a", 0x100),
+            host("b", 0x200),
+            host("c", 0x300),
+            host("d", 0x400),
+        ];
+        let now = Instant::now();
+        let mut world =
+            Self { now, nodes, cables: BTreeMap::new(), managers: BTreeMap::new(), reregistered: Vec::new() };
+        let cables = [
+            ((0, 3), (1, 3)),
+            ((0, 4), (1, 4)),
+            ((2, 1), (0, 1)),
+            ((3, 1), (1, 1)),
+            ((4, 1), (0, 2)),
+            ((5, 1), (1, 2)),
+        ];
+        cables.into_iter().for_each(|(a, b)| world.plug(a, b));
+        world
+    }
+
+    fn plug(&mut self, a: Port, b: Port) {
+        for (here, there) in [(a, b), (b, a)] {
+            self.cables.insert(here, there);
+            self.nodes[here.0].set_link(self.now, here.1, true);
+        }
+    }
+
+    fn unplug(&mut self, a: Port) {
+        let b = self.cables[&a];
+        for here in [a, b] {
+            self.cables.remove(&here);
+            self.nodes[here.0].set_link(self.now, here.1, false);
+        }
+    }
+
+    fn attach(&mut self, node: usize, config: SmConfig) {
+        let now = self.now;
+        self.nodes[node].set_capabilities(now, 0, |info| info.capability_mask |= PortCapabilities::SM);
+        self.managers.insert(node, SubnetManager::new(config));
+        self.managers.get_mut(&node).unwrap().handle_timeout(now);
+    }
+
+    /// Moves what managers and agents send until nothing is left.
+    fn run(&mut self) {
+        loop {
+            let mut sent = VecDeque::new();
+            for (node, manager) in &mut self.managers {
+                while let Some(mad) = Manager::poll_transmit(manager, self.now) {
+                    sent.push_back((*node, 0, mad.lid, mad));
+                }
+            }
+            for node in 0..self.nodes.len() {
+                while let Some((port, to, trap)) = self.nodes[node].poll_trap(self.now) {
+                    sent.push_back((node, port, to, by_qp0(to, trap.to_mad())));
+                }
+            }
+            if sent.is_empty() {
+                return;
+            }
+            for (node, port, to, mad) in sent {
+                if mad.qp == Qpn::SMI {
+                    self.carry((node, port), to, Smp::parse(&mad.mad).unwrap());
+                }
+            }
+        }
+    }
+
+    /// Carries a packet to where it goes, and its answer back.
+    fn carry(&mut self, from: Port, to: Lid, mut smp: Smp) {
+        let (mut at, mut entered) = (from, None);
+        loop {
+            let node = &self.nodes[at.0];
+            let out = match smp.is_directed() {
+                true => match smp.step(entered, node.is_switch()) {
+                    Step::Here => break,
+                    Step::Out(port) => port,
+                    _ => return,
+                },
+                false if node.port_of_lid(to).is_some_and(|own| own == 0 || own == at.1) => break,
+                false => match &node.forwarding {
+                    Some(tables) => match tables.port(to) {
+                        Some(port) => port,
+                        None => return,
+                    },
+                    None => from.1,
+                },
+            };
+            let Some(peer) = self.cables.get(&(at.0, out)) else { return };
+            (at, entered) = (*peer, Some(peer.1));
+        }
+        let handled = self.nodes[at.0].handle_smp(self.now, entered.unwrap_or(0), smp);
+        for change in self.nodes[at.0].take_changes() {
+            if let Change::Reregister(port) = change {
+                self.reregistered.push((at.0, port));
+            }
+        }
+        let end = if self.nodes[at.0].is_switch() { 0 } else { at.1 };
+        match handled {
+            Handled::Answer(answer) => self.carry((at.0, end), Lid::PERMISSIVE, answer),
+            Handled::Manager(smp) => {
+                let lid = if smp.is_directed() { Lid::PERMISSIVE } else { self.lid(from.0) };
+                if let Some(manager) = self.managers.get_mut(&at.0) {
+                    manager.handle_mad(self.now, &by_qp0(lid, smp.to_mad()));
+                }
+            }
+            Handled::Done => {}
+        }
+    }
+
+    /// Lets time pass, with all that is due.
+    fn wait(&mut self, time: Duration) {
+        let end = self.now + time;
+        loop {
+            self.run();
+            let managers = self.managers.values().filter_map(Manager::poll_timeout);
+            let due = managers.chain(self.nodes.iter().filter_map(Node::poll_timeout)).min();
+            let Some(due) = due.filter(|due| *due <= end) else { break };
+            self.now = self.now.max(due);
+            let now = self.now;
+            self.managers.values_mut().for_each(|manager| Manager::handle_timeout(manager, now));
+        }
+        self.now = end;
+    }
+
+    fn lid(&self, node: usize) -> Lid {
+        let port = u8::from(!self.nodes[node].is_switch());
+        self.nodes[node].port(port).unwrap().info.lid
+    }
+
+    /// The nodes that a packet passes on its way from a host to another.
+    fn way(&self, from: usize, to: usize) -> Option<Vec<usize>> {
+        let (mut at, mut way) = (*self.cables.get(&(from, 1))?, vec![from]);
+        while at.0 != to {
+            way.push(at.0);
+            let out = self.nodes[at.0].forwarding.as_ref()?.port(self.lid(to))?;
+            at = *self.cables.get(&(at.0, out)).filter(|_| way.len() < 9)?;
+        }
+        way.push(to);
+        Some(way)
+    }
+
+    fn state(&self, port: Port) -> PortState {
+        self.nodes[port.0].port(port.1).unwrap().info.port_state
+    }
+}
+
+fn config(guid: u64) -> SmConfig {
+    SmConfig::new(Guid(guid))
+}
+
+#[test]
+fn a_sweep_gives_lids_and_routes_and_brings_ports_into_service() {
+    let mut world = World::new();
+    world.attach(0, config(0x10));
+    world.run();
+    let manager = &world.managers[&0];
+    assert_eq!((manager.state(), manager.is_settled()), (SmState::MASTER, true));
+    assert_eq!(manager.counters().unanswered + manager.counters().refused, 0);
+    assert_eq!(world.lid(0), Lid(1), "the manager's own port comes first");
+    let mut lids: Vec<_> = (0..6).map(|node| world.lid(node).0).collect();
+    lids.sort_unstable();
+    assert_eq!(lids, [1, 2, 3, 4, 5, 6]);
+    for port in world.cables.keys() {
+        assert_eq!(world.state(*port), PortState::ACTIVE, "{port:?}");
+    }
+    for host in 2..6 {
+        let info = &world.nodes[host].port(1).unwrap().info;
+        assert_eq!((info.master_sm_lid, info.subnet_timeout.get()), (Lid(1), 18));
+    }
+    assert_eq!(world.way(2, 4), Some(vec![2, 0, 4]));
+    assert_eq!(world.way(2, 3), Some(vec![2, 0, 1, 3]));
+    let topology = world.managers[&0].sa().topology();
+    assert_eq!(topology.nodes.len(), 6);
+    assert_eq!(topology.nodes[topology.at_guid(Guid(0x301)).unwrap().node].description.to_string(), "c");
+}
+
+#[test]
+fn lids_stay_over_sweeps_and_a_lost_cable_is_routed_around() {
+    let mut world = World::new();
+    world.attach(0, config(0x10));
+    world.run();
+    let before: Vec<_> = (0..6).map(|node| world.lid(node)).collect();
+    let out = world.nodes[0].forwarding.as_ref().unwrap().port(world.lid(3)).unwrap();
+    world.unplug((0, out));
+    assert_eq!(world.way(2, 3), None, "nobody has looked yet");
+    world.wait(Duration::from_secs(1)); // the switches' traps
+    assert_eq!(world.way(2, 3), Some(vec![2, 0, 1, 3]));
+    assert!(world.managers[&0].counters().traps > 0);
+    assert_eq!((0..6).map(|node| world.lid(node)).collect::<Vec<_>>(), before);
+}
+
+#[test]
+fn a_light_sweep_finds_a_change_whose_trap_was_lost() {
+    let mut world = World::new();
+    world.attach(0, config(0x10));
+    world.run();
+    let sweeps = world.managers[&0].counters().heavy_sweeps;
+    world.wait(Duration::from_secs(25));
+    assert_eq!(world.managers[&0].counters().heavy_sweeps, sweeps, "nothing has changed");
+    assert_eq!(world.managers[&0].counters().light_sweeps, 2);
+    world.nodes[1].forwarding.as_mut().unwrap().info.port_state_change = true;
+    world.wait(Duration::from_secs(10));
+    assert_eq!(world.managers[&0].counters().heavy_sweeps, sweeps + 1);
+}
+
+#[test]
+fn lmc_gives_hosts_several_lids_over_several_cables() {
+    let mut world = World::new();
+    world.attach(0, SmConfig { lmc: 1, ..config(0x10) });
+    world.run();
+    let (base, tables) = (world.lid(3), world.nodes[0].forwarding.as_ref().unwrap());
+    assert_eq!(base.0 % 2, 0);
+    let ports = [tables.port(base), tables.port(Lid(base.0 + 1))];
+    assert!(ports == [Some(3), Some(4)] || ports == [Some(4), Some(3)], "{ports:?}");
+}
+
+#[test]
+fn partitions_are_those_of_the_configuration() {
+    let mut world = World::new();
+    let p_keys = [(Guid(0x201), vec![PKey::DEFAULT, PKey(0x1234)])].into();
+    world.attach(0, SmConfig { p_keys, ..config(0x10) });
+    world.run();
+    assert!(world.nodes[3].port(1).unwrap().admits(PKey(0x9234)));
+    assert!(!world.nodes[2].port(1).unwrap().admits(PKey(0x9234)));
+}
+
+#[test]
+fn the_standby_takes_over_and_asks_the_ports_to_register_again() {
+    let mut world = World::new();
+    world.attach(0, config(0x10));
+    world.run();
+    world.attach(1, config(0x20));
+    world.run();
+    assert_eq!(world.managers[&1].state(), SmState::STANDBY);
+    let lids: Vec<_> = (0..6).map(|node| world.lid(node)).collect();
+    world.reregistered.clear();
+    world.managers.remove(&0);
+    world.wait(Duration::from_secs(15));
+    assert_eq!(world.managers[&1].state(), SmState::MASTER);
+    for host in 2..6 {
+        assert_eq!(world.nodes[host].port(1).unwrap().info.master_sm_lid, world.lid(1));
+        assert!(world.reregistered.contains(&(host, 1)), "{:?}", world.reregistered);
+    }
+    assert_eq!((0..6).map(|node| world.lid(node)).collect::<Vec<_>>(), lids, "LIDs are kept");
+}
+
+#[test]
+fn a_master_hands_over_to_a_standby_of_higher_priority() {
+    let mut world = World::new();
+    world.attach(0, config(0x10));
+    world.run();
+    world.attach(1, SmConfig { priority: 9, ..config(0x20) });
+    world.wait(Duration::from_secs(1));
+    world.managers.get_mut(&0).unwrap().request_sweep();
+    world.wait(Duration::from_secs(30));
+    let states: Vec<_> = world.managers.values().map(SubnetManager::state).collect();
+    assert_eq!(states, [SmState::STANDBY, SmState::MASTER]);
+    assert_eq!(world.nodes[2].port(1).unwrap().info.master_sm_lid, world.lid(1));
+}
+
+#[test]
+fn two_that_begin_together_agree() {
+    let mut world = World::new();
+    world.attach(1, config(0x20));
+    world.attach(0, config(0x10));
+    world.wait(Duration::from_secs(5));
+    let states: Vec<_> = world.managers.values().map(SubnetManager::state).collect();
+    assert_eq!(states, [SmState::MASTER, SmState::STANDBY]);
+}
+
+#[test]
+fn a_restarted_manager_may_give_new_lids() {
+    let mut world = World::new();
+    world.attach(0, config(0x10));
+    world.run();
+    world.managers.clear();
+    world.reregistered.clear();
+    world.attach(1, SmConfig { keep_lids: false, ..config(0x20) });
+    world.wait(Duration::from_secs(5)); // nobody answers where the old one was
+    assert_eq!(world.lid(1), Lid(1));
+    assert_eq!(world.way(2, 3), Some(vec![2, 0, 1, 3]));
+    assert_eq!(world.reregistered.iter().filter(|(node, _)| *node > 1).count(), 4);
+}
+
+#[test]
+fn trees_of_groups_are_written_and_taken_back() {
+    let mut world = World::new();
+    world.attach(0, config(0x10));
+    world.run();
+    let member = |guid| McMemberRecord {
+        mgid: "ff15:a01b::7".parse().unwrap(),
+        port_gid: Gid::link_local(Guid(guid)),
+        q_key: QKey(7),
+        p_key: PKey::DEFAULT,
+        join_state: JoinState::FULL_MEMBER,
+        ..McMemberRecord::default()
+    };
+    let tables = |world: &World, node: usize| -> Vec<u8> {
+        let mask = world.nodes[node].forwarding.as_ref().unwrap().ports(Lid(0xc000)).copied();
+        (0..16).filter(|port| mask.is_some_and(|mask| mask[0] >> port & 1 != 0)).collect()
+    };
+    for (method, guids, expected) in [
+        (Method::SET, vec![0x101, 0x301, 0x201], [vec![1, 2, 3], vec![1, 3]]),
+        (Method::DELETE, vec![0x201], [vec![1, 2], vec![]]),
+        (Method::DELETE, vec![0x101, 0x301], [vec![], vec![]]),
+    ] {
+        for guid in guids {
+            let node = guid as usize / 0x100 + 1;
+            let header = MadHeader::new(MgmtClass::SA, 2, method, AttributeId(0x38), TransactionId(guid));
+            let header = SaHeader { component_mask: 0x1_30c7, ..SaHeader::new(header) };
+            let mut mad = [0; 256];
+            mad[..SaHeader::LEN].copy_from_slice(&header.to_bytes());
+            member(guid).write_to(&mut mad[SaHeader::LEN..]);
+            let source = ManagerMad { qp: Qpn::GSI, remote_qp: Qpn::GSI, ..by_qp0(world.lid(node), mad) };
+            let now = world.now;
+            world.managers.get_mut(&0).unwrap().handle_mad(now, &source);
+            world.run();
+        }
+        assert_eq!([tables(&world, 0), tables(&world, 1)], expected);
+    }
+}
