@@ -104,7 +104,7 @@ impl Fabric {
 
     /// What saquery prints at `node`.
     pub fn saquery(&self, node: &str, arguments: &[&str]) -> io::Result<String> {
-        let file = self.folder.join(format!("saquery-{}.out", arguments.join("")));
+        let file = self.folder.join(format!("saquery-{}.out", arguments.join("").replace('/', "_")));
         let mut command = self.command("saquery", node);
         let mut child = Self::spawn(command.args(arguments).stdin(Stdio::null()), &file)?;
         let until = Instant::now() + PATIENCE;

@@ -22,7 +22,8 @@ pub struct Incomplete<R: std::fmt::Debug> {
 
 impl<R: Record> Table<R> {
     pub(super) fn of(answer: &Answer) -> Result<Self, QueryError> {
-        Ok(Self { records: answer.table()?, complete: answer.complete })
+        let complete = answer.complete || answer.is_empty_table();
+        Ok(Self { records: answer.table()?, complete })
     }
 
     /// Those that are wanted.

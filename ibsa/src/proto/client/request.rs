@@ -103,11 +103,20 @@ impl Answer {
         })
     }
 
+    /// Whether it is a table without records: one that was cut on its way says so by its records' length alone, what follows
+    /// is whatever was in that memory (spec/sa.md T04, 8.6).
+    pub const fn is_empty_table(&self) -> bool {
+        self.data.is_empty() || !self.complete && self.header.attribute_offset == 0
+    }
+
     /// All records.
     ///
     /// # Errors
     /// [`QueryError::Malformed`] if the data is no row of such records.
     pub fn table<R: Record>(&self) -> Result<Vec<R>, QueryError> {
+        if self.is_empty_table() {
+            return Ok(Vec::new());
+        }
         table(&self.data, self.header.attribute_offset).map_err(QueryError::Malformed)
     }
 }
