@@ -1,6 +1,6 @@
 //! Groups and services, as a second client and saquery see them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ibdev::DeviceEvent;
 use ibsa::record::{Is, JoinState, McMemberRecord, Template};
@@ -32,9 +32,12 @@ pub(crate) async fn groups(sa: Client, fabric: &Fabric) -> Outcome {
     theirs.leave().await?;
     let members = || Template::<McMemberRecord>::new().mgid(mgid);
     // To the switches it goes in a moment.
-    let mut tick = tokio::time::interval(Duration::from_millis(20));
-    while records::spread(&sa, fabric, "S2", ours.mlid()).await.is_err() {
-        tick.tick().await;
+    let until = Instant::now() + PATIENCE;
+    while let Err(error) = records::spread(&sa, fabric, "S2", ours.mlid()).await {
+        if Instant::now() > until {
+            return Err(error);
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     ours.leave().await?;
     let left = trusted(&sa, members()).await?;
