@@ -5,3 +5,5 @@
 mod captured;
 #[path = "sa/net.rs"]
 mod net;
+#[path = "sa/rules.rs"]
+mod rules;

@@ -11,6 +11,6 @@ pub mod sm;
 mod topology;
 
 pub use routing::{MulticastTree, Routing, route};
-pub use sa::{Peer, Sa, SaConfig, SaLimits, SaMad, SaMode};
+pub use sa::{GroupTree, Partition, Peer, Sa, SaConfig, SaCounters, SaLimits, SaMad, SaMode};
 pub use sm::{SmConfig, SmCounters, SmMad, SubnetManager};
 pub use topology::{Node, NodeId, Port, PortAt, Switch, Topology};
