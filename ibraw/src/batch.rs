@@ -24,8 +24,8 @@ pub(crate) struct Taken<P: Protocol> {
 pub(crate) enum Data {
     /// In the room: place, first byte, length.
     Room(usize, usize, usize),
-    /// Shared with other sockets of a link in this process.
-    #[allow(dead_code)]
+    /// Apart.
+    #[cfg(feature = "soft")]
     Shared(Bytes),
 }
 
@@ -55,6 +55,7 @@ impl<P: Protocol> Batch<P> {
             Data::Room(at, from, len) => {
                 self.room.get(*at).map_or(&[], |received| &received.data[*from..][..*len])
             }
+            #[cfg(feature = "soft")]
             Data::Shared(bytes) => bytes,
         }
     }
@@ -66,6 +67,7 @@ impl<P: Protocol> Batch<P> {
             .drain(..)
             .map(|Taken { data, meta }| Datagram {
                 data: match data {
+                    #[cfg(feature = "soft")]
                     Data::Shared(bytes) => bytes,
                     data => Bytes::copy_from_slice(self.bytes(&data)),
                 },

@@ -88,6 +88,9 @@ pub enum RawError {
         /// How long it was tried.
         within: Duration,
     },
+    /// The queue pair of the socket has failed, on a subnet (spec/raw.md 3.4).
+    #[error("the socket's queue pair has failed")]
+    QueueFailed,
     /// The system refused.
     #[error("cannot {what}")]
     Io {
@@ -115,7 +118,9 @@ impl RawError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::LinkDown | Self::Truncated { .. } | Self::NoBuffers { .. } => ErrorKind::Transient,
-            Self::LinkGone | Self::Closed | Self::Io { .. } | Self::Permission { .. } => ErrorKind::Fatal,
+            Self::LinkGone | Self::Closed | Self::QueueFailed | Self::Io { .. } | Self::Permission { .. } => {
+                ErrorKind::Fatal
+            }
             _ => ErrorKind::Caller,
         }
     }

@@ -4,10 +4,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::backend::Ether;
+use crate::backend::{Backend, Ether};
 use crate::core::{Core, OnTruncate};
+use crate::link::Inner;
 use crate::meta::Vlan;
 use crate::net::ether::PacketSocket;
+#[cfg(feature = "soft")]
+use crate::subnet::ether::EtherQueue;
 use crate::{EtherType, Link, RawError, RawSocket};
 
 /// A socket for packets of one or more EtherTypes.
@@ -173,8 +176,14 @@ impl BindEther {
         if let VlanPolicy::Id(id @ 4096..) = self.options.vlan {
             return Err(RawError::Invalid { field: "VLAN", value: id.into(), limit: 4095 });
         }
-        let socket = PacketSocket::bind(&self.link.inner, &self.types, self.options)?;
-        Ok(RawSocket::of(Core::new(Box::new(socket), self.link.clone(), self.cuts, self.send_timeout)))
+        let backend: Box<dyn Backend<Ether>> = match &self.link.inner {
+            Inner::Interface(interface) => {
+                Box::new(PacketSocket::bind(interface, &self.types, self.options)?)
+            }
+            #[cfg(feature = "soft")]
+            Inner::Subnet(port) => Box::new(EtherQueue::bind(port, &self.types, &self.options)?),
+        };
+        Ok(RawSocket::of(Core::new(backend, self.link.clone(), self.cuts, self.send_timeout)))
     }
 }
 

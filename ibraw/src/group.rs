@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::Ipv6Addr;
 
+use ibwire::raw::Ipv6Header;
+
 use crate::{EtherType, LinkAddress, NextHeader, RawError};
 
 /// A multicast group.
@@ -104,6 +106,12 @@ impl EtherDest {
     pub fn station(address: [u8; 6], ether_type: EtherType) -> Self {
         Self { ether_type, to: LinkAddress::new(&address).expect("six bytes fit") }
     }
+
+    /// The port or the group of a subnet that has this LID.
+    #[cfg(feature = "soft")]
+    pub fn lid(lid: ibwire::Lid, ether_type: EtherType) -> Self {
+        Self { ether_type, to: crate::subnet::lid_address(lid) }
+    }
 }
 
 /// Where an IPv6 packet goes.
@@ -113,6 +121,20 @@ pub struct Ipv6Dest {
     pub addr: Ipv6Addr,
     /// What follows the IPv6 header.
     pub next_header: NextHeader,
+}
+
+impl Ipv6Dest {
+    /// Whether a packet begins with a header for this destination.
+    pub(crate) fn check_header(&self, packet: &[u8]) -> Result<(), RawError> {
+        let header = Ipv6Header::parse(packet).map_err(|_| RawError::Malformed("no IPv6 header"))?;
+        if usize::from(header.payload_len) != packet.len() - Ipv6Header::LEN {
+            return Err(RawError::Malformed("the IPv6 header counts another payload"));
+        }
+        if header.dst != self.addr || header.next_header != self.next_header {
+            return Err(RawError::Malformed("the IPv6 header has another destination or next header"));
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

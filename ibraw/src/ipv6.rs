@@ -4,10 +4,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::backend::Ipv6;
+use crate::backend::{Backend, Ipv6};
 use crate::core::{Core, OnTruncate};
 use crate::ether::{SEND_TIMEOUT, check_buffer};
+use crate::link::Inner;
 use crate::net::ipv6::RawSockets;
+#[cfg(feature = "soft")]
+use crate::subnet::ipv6::Ipv6Queue;
 use crate::{Link, NextHeader, RawError, RawSocket};
 
 /// A socket for IPv6 packets with one or more next headers.
@@ -137,8 +140,12 @@ impl BindIpv6 {
             let (value, limit) = (offset.into(), u64::from(offset) - 1);
             return Err(RawError::Invalid { field: "odd offset of the checksum", value, limit });
         }
-        let sockets = RawSockets::bind(&self.link.inner, &self.next, self.options)?;
-        Ok(RawSocket::of(Core::new(Box::new(sockets), self.link.clone(), self.cuts, self.send_timeout)))
+        let backend: Box<dyn Backend<Ipv6>> = match &self.link.inner {
+            Inner::Interface(interface) => Box::new(RawSockets::bind(interface, &self.next, self.options)?),
+            #[cfg(feature = "soft")]
+            Inner::Subnet(port) => Box::new(Ipv6Queue::bind(port, &self.next, &self.options)?),
+        };
+        Ok(RawSocket::of(Core::new(backend, self.link.clone(), self.cuts, self.send_timeout)))
     }
 }
 

@@ -34,6 +34,8 @@ mod sink;
 mod socket;
 mod stats;
 mod stream;
+#[cfg(feature = "soft")]
+mod subnet;
 
 pub use batch::Batch;
 pub use error::{ErrorKind, RawError};

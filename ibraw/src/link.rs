@@ -5,13 +5,49 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use ibcm_sys::packet::{self, LinkAddress};
+#[cfg(feature = "soft")]
+use ibdev::Device;
+#[cfg(feature = "soft")]
+use ibsoft::SoftDevice;
+#[cfg(feature = "soft")]
+use ibwire::Lid;
 
 use crate::RawError;
+#[cfg(feature = "soft")]
+use crate::subnet::{SubnetPort, lid_address};
 
-/// A link: a network interface of this machine. A cheap handle.
+/// A link: a network interface of this machine, or a port of an in-process subnet. A cheap handle.
+///
+/// ```
+/// # #[cfg(feature = "soft")]
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use ibraw::{EtherType, Group, Link, RawEtherSocket};
+/// use ibsoft::sim::Subnet;
+///
+/// let net = Subnet::star(["ann", "bob"]).await?;
+/// let (ann, bob): (Link, Link) = (net.device("ann").into(), net.device("bob").into());
+/// let ann = RawEtherSocket::bind(&ann, [EtherType::LOCAL_1]).await?;
+/// let bob = RawEtherSocket::bind(&bob, [EtherType::LOCAL_1]).await?;
+/// let group = Group::link([0x33, 0x33, 0, 0, 0x88, 0xb5])?;
+/// let _held = bob.join(&group).await?;
+/// ann.send_to(b"hello, all", &group.dest(EtherType::LOCAL_1)).await?;
+/// assert_eq!(&bob.recv().await?.data[..10], b"hello, all"); // padded to 12: a raw header has no length
+/// # Ok(())
+/// # }
+/// # #[cfg(not(feature = "soft"))]
+/// # fn main() {}
+/// ```
 #[derive(Clone)]
 pub struct Link {
-    pub(crate) inner: Arc<Interface>,
+    pub(crate) inner: Inner,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Inner {
+    Interface(Arc<Interface>),
+    #[cfg(feature = "soft")]
+    Subnet(Arc<SubnetPort>),
 }
 
 /// A network interface as it was when it was opened.
@@ -34,6 +70,8 @@ pub enum LinkKind {
     InfiniBand,
     /// This machine alone.
     Loopback,
+    /// A port of an in-process subnet: raw packets as IBTA has them, from the LRH through the VCRC.
+    Subnet,
 }
 
 impl Link {
@@ -53,32 +91,73 @@ impl Link {
         };
         let (index, address) = (info.index, info.address);
         let mtu = info.mtu as usize;
-        Ok(Self { inner: Arc::new(Interface { name: name.into(), index, kind, mtu, address }) })
+        let interface = Interface { name: name.into(), index, kind, mtu, address };
+        Ok(Self { inner: Inner::Interface(Arc::new(interface)) })
     }
 
     /// Its name.
     pub fn name(&self) -> &str {
-        &self.inner.name
+        match &self.inner {
+            Inner::Interface(interface) => &interface.name,
+            #[cfg(feature = "soft")]
+            Inner::Subnet(port) => &port.device.attr().name,
+        }
     }
 
     /// What it is.
     pub fn kind(&self) -> LinkKind {
-        self.inner.kind
+        match &self.inner {
+            Inner::Interface(interface) => interface.kind,
+            #[cfg(feature = "soft")]
+            Inner::Subnet(_) => LinkKind::Subnet,
+        }
     }
 
-    /// The longest payload of a frame in bytes, IPv6 header included.
+    /// The longest payload of a frame in bytes, IPv6 header included. On a subnet its MTU; what a raw packet saves of headers
+    /// it may have more (spec/raw.md 2). 0 if the port is gone.
     pub fn mtu(&self) -> usize {
-        self.inner.mtu
+        match &self.inner {
+            Inner::Interface(interface) => interface.mtu,
+            #[cfg(feature = "soft")]
+            Inner::Subnet(port) => {
+                port.attr().ok().and_then(|attr| attr.active_mtu.bytes()).unwrap_or(0) as usize
+            }
+        }
     }
 
-    /// Its own address; of InfiniBand the first 14 bytes.
+    /// Its own address; of InfiniBand the first 14 bytes, on a subnet the LID.
     pub fn address(&self) -> LinkAddress {
-        self.inner.address
+        match &self.inner {
+            Inner::Interface(interface) => interface.address,
+            #[cfg(feature = "soft")]
+            Inner::Subnet(port) => lid_address(port.attr().map_or(Lid::NONE, |attr| attr.lid)),
+        }
+    }
+}
+
+/// Port 1 of an HCA of a subnet. What only one of the two kinds of links has is [`RawError::Unsupported`] on the other.
+#[cfg(feature = "soft")]
+impl From<SoftDevice> for Link {
+    fn from(device: SoftDevice) -> Self {
+        Self { inner: Inner::Subnet(Arc::new(SubnetPort { device, port: 1 })) }
+    }
+}
+
+#[cfg(feature = "soft")]
+impl Link {
+    /// A port of an HCA of a subnet, numbered from 1.
+    ///
+    /// # Errors
+    /// [`RawError::Invalid`] if there is no such port, [`RawError::LinkGone`] if the device is gone.
+    pub fn port(device: SoftDevice, port: u8) -> Result<Self, RawError> {
+        let port = SubnetPort { device, port };
+        port.attr()?;
+        Ok(Self { inner: Inner::Subnet(Arc::new(port)) })
     }
 }
 
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Link").field(&self.inner.name).finish()
+        f.debug_tuple("Link").field(&self.name()).finish()
     }
 }

@@ -7,10 +7,7 @@ use crate::link::LinkKind;
 
 /// Length of the header in bytes. Of InfiniBand it is a pseudo header: 20 bytes of an address, EtherType, reserved.
 pub(super) const fn header_len(kind: LinkKind) -> usize {
-    match kind {
-        LinkKind::Ethernet | LinkKind::Loopback => 14,
-        LinkKind::InfiniBand => 24,
-    }
+    if matches!(kind, LinkKind::InfiniBand) { 24 } else { 14 }
 }
 
 /// The longest header.
@@ -30,7 +27,7 @@ pub(super) fn parse(kind: LinkKind, frame: &[u8]) -> Option<Header> {
     Some(match kind {
         // The address before it is all zeros.
         LinkKind::InfiniBand => Header { dst: None, src: None, ether_type: number(20) },
-        LinkKind::Ethernet | LinkKind::Loopback => Header {
+        _ => Header {
             dst: LinkAddress::new(&header[..6]),
             src: LinkAddress::new(&header[6..12]),
             ether_type: number(12),
@@ -52,7 +49,7 @@ pub(super) fn build(
             put(0, dst.as_bytes());
             put(20, &ether_type.0.to_be_bytes());
         }
-        LinkKind::Ethernet | LinkKind::Loopback => {
+        _ => {
             put(0, dst.as_bytes());
             put(6, src.as_bytes());
             put(12, &ether_type.0.to_be_bytes());

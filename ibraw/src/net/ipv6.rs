@@ -217,13 +217,7 @@ impl Backend<Ipv6> for RawSockets {
             return Err(RawError::TooLarge { len: data.len(), max });
         }
         if self.options.caller_header {
-            let header = Ipv6Header::parse(data).map_err(|_| RawError::Malformed("no IPv6 header"))?;
-            if usize::from(header.payload_len) != data.len() - Ipv6Header::LEN {
-                return Err(RawError::Malformed("the IPv6 header counts another payload"));
-            }
-            if header.dst != dest.addr || header.next_header != dest.next_header {
-                return Err(RawError::Malformed("the IPv6 header has another destination or next header"));
-            }
+            dest.check_header(data)?;
         }
         Ok(data.len())
     }

@@ -42,6 +42,20 @@ impl Ipv6Header {
         Grh::from(*self).to_bytes()
     }
 
+    /// The header as a router sends it on, or `None` if it does not: the hop limit is used up, or source or destination are of one
+    /// link only (RFC 4291, 2.5.6 and 2.7; spec/raw.md 4.1).
+    pub fn forwarded(self) -> Option<Self> {
+        // Scopes 0 and 1 leave no interface, 2 no link.
+        let stays = match self.dst.octets() {
+            [0xff, flags_and_scope, ..] => flags_and_scope & 0xf <= 2,
+            _ => self.dst.is_unicast_link_local(),
+        };
+        if stays || self.src.is_unicast_link_local() || self.hop_limit <= 1 {
+            return None;
+        }
+        Some(Self { hop_limit: self.hop_limit - 1, ..self })
+    }
+
     /// Writes the header over the first 40 bytes of `out`.
     ///
     /// # Panics
