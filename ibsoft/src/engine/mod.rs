@@ -194,13 +194,20 @@ impl Engine {
         &self.shared.counters
     }
 
-    /// Changes the attributes of the port `attr.number`; a change of state is reported. A port that is not active
+    /// Changes the attributes of the port `attr.number`; a change of state, LIDs or SM is reported. A port that is not active
     /// sends and receives nothing: what its QPs send is lost. Connections keep the LIDs that they were made with.
     pub fn set_port(&mut self, attr: PortAttr) {
         let Some(index) = usize::from(attr.number).checked_sub(1) else { return };
         let Some(port) = self.shared.ports.get_mut(index) else { return };
         let was_up = port.is_up();
-        port.attr = attr;
+        let before = std::mem::replace(&mut port.attr, attr);
+        if (before.lid, before.lmc) != (attr.lid, attr.lmc) {
+            self.shared.device_event(DeviceEvent::LidChange(attr.number));
+        }
+        if before.sm_lid != attr.sm_lid {
+            self.shared.device_event(DeviceEvent::SmChange(attr.number));
+        }
+        let Some(port) = self.shared.port(attr.number) else { return };
         match (was_up, port.is_up()) {
             (false, true) => self.shared.device_event(DeviceEvent::PortUp(attr.number)),
             (true, false) => self.shared.device_event(DeviceEvent::PortDown(attr.number)),
@@ -214,6 +221,21 @@ impl Engine {
         let Some(entry) = self.shared.ports.get_mut(index) else { return };
         entry.gids = gids;
         self.shared.device_event(DeviceEvent::GidChange(port));
+    }
+
+    /// Replaces the P_Key table of a port and reports it. QPs keep their index.
+    pub fn set_pkeys(&mut self, port: u8, pkeys: Vec<PKey>) {
+        let Some(index) = usize::from(port).checked_sub(1) else { return };
+        let Some(entry) = self.shared.ports.get_mut(index) else { return };
+        entry.pkeys = pkeys;
+        self.shared.device_event(DeviceEvent::PkeyChange(port));
+    }
+
+    /// Reports that the port's users are to register with the SA again.
+    pub fn reregister(&mut self, port: u8) {
+        if self.shared.port(port).is_some() {
+            self.shared.device_event(DeviceEvent::ClientReregister(port));
+        }
     }
 
     /// Creates a completion queue.

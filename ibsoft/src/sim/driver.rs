@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use tokio::time::{Sleep, sleep_until};
 
-use super::fabric::{Event, PortId};
+use super::fabric::{Configured, Event, PortId};
 use super::frame::{self, Content};
 use super::subnet::Inner;
 
@@ -83,8 +83,9 @@ impl Inner {
             Event::Timer { hca } => {
                 self.devices[hca].0.drive(due, |engine, now| engine.handle_timeout(now));
             }
+            Event::Configured(configured) => self.configure(due, configured),
             Event::Arrival { to, frame } => {
-                let PortId { hca, port } = to;
+                let PortId { node: hca, port } = to;
                 let content = frame::decode(&frame);
                 if let Err(error) = content {
                     self.wires.fabric().count_damaged(to, error);
@@ -98,5 +99,31 @@ impl Inner {
                 });
             }
         }
+    }
+
+    /// Tells HCAs what they are to learn of their ports.
+    pub(super) fn configure_all(&self, now: Instant) {
+        loop {
+            let next = self.wires.fabric().take_configured();
+            let Some(configured) = next else { return };
+            self.configure(now, configured);
+        }
+    }
+
+    fn configure(&self, now: Instant, configured: Configured) {
+        let Configured { hca, tables, reregister } = configured;
+        self.devices[hca].0.drive(now, |engine, _| {
+            let port = tables.attr.number;
+            engine.set_port(tables.attr);
+            if engine.gids(port) != tables.gids {
+                engine.set_gids(port, tables.gids);
+            }
+            if engine.pkeys(port) != tables.pkeys {
+                engine.set_pkeys(port, tables.pkeys);
+            }
+            if reregister {
+                engine.reregister(port);
+            }
+        });
     }
 }

@@ -1,81 +1,93 @@
-//! The wires: who reaches whom, packets under way, timers of the HCAs, in one order of time.
+//! The wires: who reaches whom, packets under way, timers, in one order of time.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use ibwire::{Gid, Guid, Lid, Mtu, PacketLifeTime, PathRecord, Rate};
+use ibdev::PortTables;
+use ibsa::record::PortState;
+use ibwire::{Gid, Lid, Mtu, PacketLifeTime, PathRecord, Rate};
 
+use super::counters::FabricCounters;
 use super::faults::FaultDice;
 use super::frame::FrameError;
+use super::management::Manager;
+use super::node::{Change, Node, Smp};
 use super::trace::{Fate, Passage, Trace};
+use super::way::{Hop, Label, Way};
 
-/// A port of an HCA of the subnet.
+/// A port of the subnet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct PortId {
-    /// The HCA's index.
-    pub hca: usize,
-    /// The port's number, from 1.
+    /// The node's index: HCAs come first.
+    pub node: usize,
+    /// The port's number, from 1; 0 is a switch's own.
     pub port: u8,
-}
-
-/// An HCA as the wires see it.
-#[derive(Debug)]
-pub(super) struct Node {
-    pub name: String,
-    pub guid: Guid,
-    /// Port 1 first.
-    pub ports: Vec<Plug>,
-    pub removed: bool,
-}
-
-/// Where a port is plugged in.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Plug {
-    /// Ports reach ports of the same rail only.
-    pub rail: usize,
-    pub lid: Lid,
-    pub gid: Gid,
-    pub up: bool,
 }
 
 /// Something that is due.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// A frame reaches a port.
+    /// A frame reaches a port of an HCA.
     Arrival { to: PortId, frame: Bytes },
     /// An HCA's timer.
     Timer { hca: usize },
+    /// A port of an HCA was configured.
+    Configured(Configured),
 }
 
-/// What the wires have counted.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct FabricCounters {
-    pub sent: u64,
-    pub delivered: u64,
-    pub duplicated: u64,
-    pub lost: u64,
-    pub partitioned: u64,
-    pub link_down: u64,
-    pub no_route: u64,
-    pub removed: u64,
-    pub overrun: u64,
-    pub corrupted: u64,
-    pub damaged: u64,
+/// What an HCA learns of one of its ports.
+#[derive(Debug)]
+pub(super) struct Configured {
+    pub hca: usize,
+    pub tables: PortTables,
+    /// Whether its users are to register again.
+    pub reregister: bool,
 }
 
-/// The whole state of a subnet but its HCAs.
+/// Whose timer it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Owner {
+    /// An HCA's engine.
+    Hca(usize),
+    /// A node's management agent.
+    Agent(usize),
+    /// The manager on a node.
+    Manager(usize),
+}
+
+/// A cable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Link(pub PortId, pub PortId);
+
+/// The whole state of a subnet but its HCAs' engines.
 #[derive(Debug)]
 pub(super) struct Fabric {
     pub nodes: Vec<Node>,
+    pub removed: Vec<bool>,
     pub dice: FaultDice,
     pub trace: Trace,
     pub counters: FabricCounters,
-    /// Where a LID of a rail is.
-    routes: BTreeMap<(usize, Lid), PortId>,
-    /// The LID of each multicast group of a rail, and the members of it.
-    mlids: BTreeMap<(usize, Gid), Lid>,
-    members: BTreeMap<(usize, Lid), BTreeSet<PortId>>,
+    /// Whether packets take their time on each link.
+    pub timed: bool,
+    /// Whether a manager configures the subnet.
+    pub managed: bool,
+    pub managers: BTreeMap<usize, Box<dyn Manager>>,
+    /// The other end of each port's cable, by node and port.
+    peers: Vec<Vec<Option<PortId>>>,
+    /// Ports that were taken down by hand.
+    unplugged: BTreeSet<PortId>,
+    /// Until when each port sends what it has.
+    pub busy: Vec<Vec<Option<Instant>>>,
+    /// Which ports are connected with each other at all, by node and port.
+    subnets: Vec<Vec<usize>>,
+    /// The ports with a GID.
+    gids: BTreeMap<Gid, Vec<PortId>>,
+    gids_are_old: bool,
+    /// The LID of each multicast group of a subnet, and the members of it.
+    pub mlids: BTreeMap<(usize, Gid), Lid>,
+    pub members: BTreeMap<(usize, Lid), BTreeSet<PortId>>,
     /// Pairs of groups that do not reach each other.
     cuts: Vec<(BTreeSet<usize>, BTreeSet<usize>)>,
     flying: BTreeMap<(Instant, u64), Flight>,
@@ -84,15 +96,29 @@ pub(super) struct Fabric {
     heading_to: BTreeMap<PortId, usize>,
     /// When the last packet between two ports arrives: those behind it do not overtake it by themselves.
     last_arrival: BTreeMap<(PortId, PortId), Instant>,
-    timers: BTreeSet<(Instant, usize)>,
-    armed: Vec<Option<Instant>>,
+    timers: BTreeSet<(Instant, Owner)>,
+    armed: BTreeMap<Owner, Instant>,
+    configured: VecDeque<Configured>,
+    /// Ports whose links are to be trained anew.
+    retrain: Vec<PortId>,
+}
+
+/// What is under way.
+#[derive(Debug, Clone)]
+pub(super) enum Cargo {
+    /// A packet, as its sender built it.
+    Frame,
+    /// A subnet management packet, as it arrives, and the port by which it came in.
+    Smp { smp: Box<Smp>, entered: u8, slid: Lid },
 }
 
 #[derive(Debug)]
 struct Flight {
     from: PortId,
     to: PortId,
+    hops: Arc<[Hop]>,
     frame: Bytes,
+    cargo: Cargo,
     number: u64,
 }
 
@@ -100,15 +126,23 @@ struct Flight {
 const MOST_FLYING: usize = 1 << 16;
 
 impl Fabric {
-    pub(super) fn new(nodes: Vec<Node>, seed: u64, start: Instant) -> Self {
-        let routes = ports_of(&nodes).map(|(id, plug)| ((plug.rail, plug.lid), id)).collect();
-        Self {
-            armed: vec![None; nodes.len()],
+    pub(super) fn new(nodes: Vec<Node>, links: &[Link], seed: u64, start: Instant) -> Self {
+        let by_port = |node: &Node| usize::from(node.port_count()) + 1;
+        let mut fabric = Self {
+            removed: vec![false; nodes.len()],
+            peers: nodes.iter().map(|node| vec![None; by_port(node)]).collect(),
+            busy: nodes.iter().map(|node| vec![None; by_port(node)]).collect(),
+            subnets: nodes.iter().map(|node| vec![usize::MAX; by_port(node)]).collect(),
             nodes,
-            routes,
             dice: FaultDice::new(seed),
             trace: Trace::new(start),
             counters: FabricCounters::default(),
+            timed: false,
+            managed: false,
+            managers: BTreeMap::new(),
+            unplugged: BTreeSet::new(),
+            gids: BTreeMap::new(),
+            gids_are_old: true,
             mlids: BTreeMap::new(),
             members: BTreeMap::new(),
             cuts: Vec::new(),
@@ -117,34 +151,83 @@ impl Fabric {
             heading_to: BTreeMap::new(),
             last_arrival: BTreeMap::new(),
             timers: BTreeSet::new(),
+            armed: BTreeMap::new(),
+            configured: VecDeque::new(),
+            retrain: Vec::new(),
+        };
+        for Link(a, b) in links {
+            fabric.peers[a.node][usize::from(a.port)] = Some(*b);
+            fabric.peers[b.node][usize::from(b.port)] = Some(*a);
         }
+        fabric.find_subnets();
+        for Link(a, b) in links {
+            fabric.refresh_link(start, *a);
+            fabric.refresh_link(start, *b);
+        }
+        fabric
     }
 
-    /// Takes a frame from a port: to the port that has the LID, or a copy to each member of a group.
-    pub(super) fn send(&mut self, now: Instant, from: PortId, dlid: Lid, frame: Bytes) {
-        let members = self.members.get(&(self.plug(from).rail, dlid)).filter(|members| !members.is_empty());
-        match members.cloned() {
-            Some(members) => {
-                members.into_iter().for_each(|to| self.send_to(now, from, Some(to), frame.clone()));
+    /// Gives the ports that are connected with each other the same number.
+    fn find_subnets(&mut self) {
+        let mut next = 0;
+        for node in 0..self.nodes.len() {
+            for port in self.nodes[node].numbers() {
+                if self.subnets[node][usize::from(port)] == usize::MAX {
+                    let mut found = vec![PortId { node, port }];
+                    while let Some(at) = found.pop() {
+                        let number = &mut self.subnets[at.node][usize::from(at.port)];
+                        if std::mem::replace(number, next) == next {
+                            continue;
+                        }
+                        found.extend(self.peer(at));
+                        if self.nodes[at.node].is_switch() {
+                            let all = self.nodes[at.node].numbers();
+                            found.extend(all.map(|port| PortId { node: at.node, port }));
+                        }
+                    }
+                    next += 1;
+                }
             }
-            None => self.send_to(now, from, self.route(from, dlid), frame),
         }
     }
 
-    /// Decides the fate of a frame.
-    fn send_to(&mut self, now: Instant, from: PortId, to: Option<PortId>, frame: Bytes) {
+    pub(super) fn subnet_of(&self, id: PortId) -> usize {
+        self.subnets[id.node][usize::from(id.port)]
+    }
+
+    /// The other end of a port's cable.
+    pub(super) fn peer(&self, id: PortId) -> Option<PortId> {
+        self.peers[id.node].get(usize::from(id.port)).copied().flatten()
+    }
+
+    /// Takes a frame from a port of an HCA: to the port that has the LID, or a copy to each member of a group.
+    pub(super) fn send(&mut self, now: Instant, from: PortId, frame: Bytes) {
+        let Some(label) = Label::of(&frame) else { return };
+        for way in self.ways(now, from, label) {
+            self.send_on(now, from, way, frame.clone(), Cargo::Frame);
+        }
+    }
+
+    /// Decides the fate of a copy.
+    pub(super) fn send_on(&mut self, now: Instant, from: PortId, way: Way, frame: Bytes, cargo: Cargo) {
         self.counters.sent += 1;
-        if let Err(fate) = self.passable(from, to) {
-            self.stop(now, from, to, frame, fate);
+        let fate = way.stopped.or_else(|| way.to.and_then(|to| self.impassable(from, to)));
+        if let Some(fate) = fate {
+            self.stop(now, from, &way, frame, fate);
             return;
         }
-        let Some(to) = to else { return };
         if self.dice.loses() {
-            self.stop(now, from, Some(to), frame, Fate::Lost);
+            self.stop(now, from, &way, frame, Fate::Lost);
             return;
         }
         let twice = self.dice.duplicates();
         let frame = match self.dice.corrupts(frame.len() * 8) {
+            // The CRCs of a management packet are not looked at: it is lost.
+            Some(_) if matches!(cargo, Cargo::Smp { .. }) => {
+                self.counters.corrupted += 1;
+                self.stop(now, from, &way, frame, Fate::Damaged);
+                return;
+            }
             Some(bit) => {
                 self.counters.corrupted += 1;
                 let mut frame = frame.to_vec();
@@ -153,93 +236,82 @@ impl Fabric {
             }
             None => frame,
         };
-        self.fly(now, from, to, frame.clone(), false);
+        self.fly(now, from, &way, frame.clone(), cargo.clone(), false);
         if twice {
             self.counters.duplicated += 1;
-            self.fly(now, from, to, frame, true);
+            self.fly(now, from, &way, frame, cargo, true);
         }
     }
 
-    /// Which port has a LID, seen from another port.
-    fn route(&self, from: PortId, dlid: Lid) -> Option<PortId> {
-        self.routes.get(&(self.plug(from).rail, dlid)).copied()
-    }
-
-    fn plug(&self, id: PortId) -> &Plug {
-        &self.nodes[id.hca].ports[usize::from(id.port) - 1]
-    }
-
-    /// Whether packets pass between two ports at this moment.
-    fn passable(&self, from: PortId, to: Option<PortId>) -> Result<(), Fate> {
-        let to = to.ok_or(Fate::NoRoute)?;
-        if self.nodes[to.hca].removed {
-            return Err(Fate::Removed);
-        }
-        if !self.plug(from).up || !self.plug(to).up {
-            return Err(Fate::LinkDown);
+    /// Why nothing passes between two ports at this moment, wherever the way leads.
+    fn impassable(&self, from: PortId, to: PortId) -> Option<Fate> {
+        if self.removed[to.node] {
+            return Some(Fate::Removed);
         }
         let cut = self.cuts.iter().any(|(a, b)| {
-            a.contains(&from.hca) && b.contains(&to.hca) || b.contains(&from.hca) && a.contains(&to.hca)
+            a.contains(&from.node) && b.contains(&to.node) || b.contains(&from.node) && a.contains(&to.node)
         });
-        if cut { Err(Fate::Partitioned) } else { Ok(()) }
+        cut.then_some(Fate::Partitioned)
     }
 
-    fn stop(&mut self, now: Instant, from: PortId, to: Option<PortId>, frame: Bytes, fate: Fate) {
-        self.count(fate);
+    fn stop(&mut self, now: Instant, from: PortId, way: &Way, frame: Bytes, fate: Fate) {
+        self.counters.count(fate);
         let sent = now.saturating_duration_since(self.trace.start);
-        self.trace.push(Passage { sent, from, to, duplicate: false, frame, fate });
+        self.trace.push(Passage {
+            sent,
+            from,
+            to: way.to,
+            hops: way.hops.clone(),
+            duplicate: false,
+            frame,
+            fate,
+        });
     }
 
-    fn count(&mut self, fate: Fate) {
-        let counters = &mut self.counters;
-        *match fate {
-            Fate::Flying => return,
-            Fate::Delivered(_) => &mut counters.delivered,
-            Fate::Lost => &mut counters.lost,
-            Fate::Partitioned => &mut counters.partitioned,
-            Fate::LinkDown => &mut counters.link_down,
-            Fate::NoRoute => &mut counters.no_route,
-            Fate::Removed => &mut counters.removed,
-            Fate::Overrun => &mut counters.overrun,
-        } += 1;
-    }
-
-    fn fly(&mut self, now: Instant, from: PortId, to: PortId, frame: Bytes, duplicate: bool) {
+    fn fly(&mut self, now: Instant, from: PortId, way: &Way, frame: Bytes, cargo: Cargo, duplicate: bool) {
+        let Some(to) = way.to else { return };
         let travel = self.dice.travel();
         let heading_to = self.heading_to.entry(to).or_default();
         if *heading_to >= MOST_FLYING {
-            self.stop(now, from, Some(to), frame, Fate::Overrun);
+            self.stop(now, from, way, frame, Fate::Overrun);
             return;
         }
         *heading_to += 1;
-        let last = self.last_arrival.entry((from, to)).or_insert(now);
-        let in_order = (now + travel.delay).max(*last);
+        let at = way.at + travel.delay;
+        let in_order = self.last_arrival.get(&(from, to)).map_or(at, |last| at.max(*last));
         let arrival = match travel.held {
             Some(held) => in_order + held,
             None => {
-                *last = in_order;
+                // What is there already is overtaken by nothing.
+                if in_order > now {
+                    self.last_arrival.insert((from, to), in_order);
+                }
                 in_order
             }
         };
         let sent = now.saturating_duration_since(self.trace.start);
+        let (hops, fate) = (way.hops.clone(), Fate::Flying);
         let passage =
-            Passage { sent, from, to: Some(to), duplicate, frame: frame.clone(), fate: Fate::Flying };
+            Passage { sent, from, to: Some(to), hops: hops.clone(), duplicate, frame: frame.clone(), fate };
         let number = self.trace.push(passage);
         self.flights += 1;
-        self.flying.insert((arrival, self.flights), Flight { from, to, frame, number });
+        self.flying.insert((arrival, self.flights), Flight { from, to, hops, frame, cargo, number });
     }
 
-    /// Sees to it that the HCA's timer comes up at `at`, or never.
-    pub(super) fn set_timer(&mut self, hca: usize, at: Option<Instant>) {
-        if self.armed[hca] == at {
+    /// Sees to it that a timer comes up at `at`, or never.
+    pub(super) fn set_timer(&mut self, owner: Owner, at: Option<Instant>) {
+        let old = match at {
+            Some(at) => self.armed.insert(owner, at),
+            None => self.armed.remove(&owner),
+        };
+        if old == at {
             return;
         }
-        if let Some(old) = self.armed[hca].take() {
-            self.timers.remove(&(old, hca));
+        if let Some(old) = old {
+            self.timers.remove(&(old, owner));
         }
         if let Some(at) = at {
-            self.timers.insert((at, hca));
-            self.armed[hca] = Some(at);
+            self.timers.insert((at, owner));
         }
     }
 
@@ -247,35 +319,62 @@ impl Fabric {
     pub(super) fn next_due(&self) -> Option<Instant> {
         let arrival = self.flying.first_key_value().map(|((at, _), _)| *at);
         let timer = self.timers.first().map(|(at, _)| *at);
-        match (arrival, timer) {
-            (Some(arrival), Some(timer)) => Some(arrival.min(timer)),
-            (arrival, timer) => arrival.or(timer),
-        }
+        let waiting = (!self.configured.is_empty()).then_some(self.trace.start);
+        [arrival, timer, waiting].into_iter().flatten().min()
     }
 
     /// Takes the next event that is due, with its time. Arrivals come before timers of the same moment.
     pub(super) fn next_event(&mut self, now: Instant) -> Option<(Instant, Event)> {
         loop {
+            if let Some(configured) = self.configured.pop_front() {
+                return Some((now, Event::Configured(configured)));
+            }
             let due = self.next_due().filter(|due| *due <= now)?;
             match self.flying.first_entry().filter(|first| first.key().0 == due) {
                 Some(first) => {
-                    let Flight { from, to, frame, number } = first.remove();
-                    self.heading_to.entry(to).and_modify(|n| *n -= 1);
-                    let fate = match self.passable(from, Some(to)) {
-                        Ok(()) => Fate::Delivered(due.saturating_duration_since(self.trace.start)),
-                        Err(fate) => fate,
-                    };
-                    self.count(fate);
-                    self.trace.settle(number, fate);
-                    if let Fate::Delivered(_) = fate {
-                        return Some((due, Event::Arrival { to, frame }));
+                    let flight = first.remove();
+                    if let Some(frame) = self.land(due, &flight) {
+                        return Some((due, Event::Arrival { to: flight.to, frame }));
                     }
                 }
                 None => {
-                    let (_, hca) = self.timers.pop_first()?;
-                    self.armed[hca] = None;
-                    return Some((due, Event::Timer { hca }));
+                    let (_, owner) = self.timers.pop_first()?;
+                    self.armed.remove(&owner);
+                    match owner {
+                        Owner::Hca(hca) => return Some((due, Event::Timer { hca })),
+                        Owner::Agent(node) => self.agent_timeout(due, node),
+                        Owner::Manager(node) => self.manager_timeout(due, node),
+                    }
                 }
+            }
+        }
+    }
+
+    /// Lets a packet arrive; what an HCA's engine takes is returned.
+    fn land(&mut self, due: Instant, flight: &Flight) -> Option<Bytes> {
+        let Flight { from, to, hops, frame, cargo, number } = flight;
+        self.heading_to.entry(*to).and_modify(|n| *n -= 1);
+        if self.flying.is_empty() {
+            self.last_arrival.clear();
+        }
+        let closed = (!self.is_open(hops)).then_some(Fate::LinkDown);
+        let fate = self.impassable(*from, *to).or(closed);
+        let fate = fate.unwrap_or_else(|| Fate::Delivered(due.saturating_duration_since(self.trace.start)));
+        self.counters.count(fate);
+        self.trace.settle(*number, fate);
+        let Fate::Delivered(_) = fate else { return None };
+        match cargo {
+            Cargo::Frame if self.nodes[to.node].is_switch() => {
+                self.deliver_to_switch(due, to.node, frame);
+                None
+            }
+            Cargo::Frame => Some(match hops.last() {
+                Some(hop) if hop.vl != 0 => super::frame::on_vl(frame, hop.vl),
+                _ => frame.clone(),
+            }),
+            Cargo::Smp { smp, entered, slid } => {
+                self.deliver_smp(due, to.node, *entered, *slid, **smp);
+                None
             }
         }
     }
@@ -301,52 +400,169 @@ impl Fabric {
         self.cuts.clear();
     }
 
-    /// Whether that is a change.
-    pub(super) fn set_up(&mut self, id: PortId, up: bool) -> bool {
-        let plug = &mut self.nodes[id.hca].ports[usize::from(id.port) - 1];
-        std::mem::replace(&mut plug.up, up) != up
+    /// Plugs a port's cable in or pulls it.
+    pub(super) fn set_plugged(&mut self, now: Instant, id: PortId, plugged: bool) {
+        if plugged {
+            self.unplugged.remove(&id);
+        } else {
+            self.unplugged.insert(id);
+        }
+        self.refresh_link(now, id);
+        self.plan();
+    }
+
+    /// A link is up if both its ends are there, plugged in and not switched off.
+    pub(super) fn refresh_link(&mut self, now: Instant, id: PortId) {
+        let Some(peer) = self.peer(id) else { return };
+        let is_on = |id: PortId| {
+            let port = self.nodes[id.node].port(id.port);
+            !self.removed[id.node]
+                && !self.unplugged.contains(&id)
+                && port.is_some_and(|port| !port.is_disabled())
+        };
+        let up = is_on(id) && is_on(peer);
+        for end in [id, peer] {
+            let node = &mut self.nodes[end.node];
+            let was_up = node.port(end.port).is_some_and(|port| port.info.port_state != PortState::DOWN);
+            if was_up != up {
+                node.set_link(now, end.port, up);
+                self.changed(end.node);
+            }
+        }
+    }
+
+    /// Trains the links of ports that were told to: down, and up again unless they are switched off.
+    pub(super) fn retrain(&mut self, now: Instant) {
+        for id in std::mem::take(&mut self.retrain) {
+            for end in [Some(id), self.peer(id)].into_iter().flatten() {
+                self.nodes[end.node].set_link(now, end.port, false);
+                self.changed(end.node);
+            }
+            self.refresh_link(now, id);
+        }
+    }
+
+    /// Sees to what has changed at a node.
+    pub(super) fn changed(&mut self, node: usize) {
+        for change in self.nodes[node].take_changes() {
+            match change {
+                Change::Port(number) => {
+                    self.gids_are_old = true;
+                    self.report(node, number, false);
+                }
+                Change::Reregister(number) => self.report(node, number, true),
+                Change::Retrain(port) => self.retrain.push(PortId { node, port }),
+                Change::Trap => self.set_timer(Owner::Agent(node), self.nodes[node].poll_timeout()),
+            }
+        }
+    }
+
+    fn report(&mut self, hca: usize, number: u8, reregister: bool) {
+        if self.nodes[hca].is_switch() {
+            return;
+        }
+        let Some(port) = self.nodes[hca].port(number) else { return };
+        let tables = port.tables(number);
+        // Only the last word on a port counts, unless it asks for something.
+        self.configured.retain(|old| old.reregister || (old.hca, old.tables.attr.number) != (hca, number));
+        self.configured.push_back(Configured { hca, tables, reregister });
+    }
+
+    /// What HCAs are to learn.
+    pub(super) fn take_configured(&mut self) -> Option<Configured> {
+        self.configured.pop_front()
     }
 
     /// Gives a port another GID, or says why not.
     pub(super) fn set_gid(&mut self, id: PortId, gid: Gid) -> Result<(), &'static str> {
-        if ports_of(&self.nodes).any(|(other, plug)| other != id && plug.gid == gid) {
+        self.learn_gids();
+        if self.gids.get(&gid).is_some_and(|ports| ports.iter().any(|other| *other != id)) {
             return Err("another port of the subnet has that GID");
         }
-        let index = usize::from(id.port).checked_sub(1);
-        let plug = index.and_then(|index| self.nodes[id.hca].ports.get_mut(index));
-        plug.ok_or("the HCA has no such port")?.gid = gid;
+        if self.nodes[id.node].port(id.port).is_none() {
+            return Err("the HCA has no such port");
+        }
+        self.nodes[id.node].configure(id.port, |port| {
+            port.info.gid_prefix = gid.prefix();
+            port.guids[0] = ibwire::Guid(gid.interface_id());
+        });
+        self.changed(id.node);
         Ok(())
     }
 
-    /// Unplugs an HCA for good.
-    pub(super) fn remove(&mut self, hca: usize) {
-        self.nodes[hca].removed = true;
-        self.set_timer(hca, None);
+    /// Takes a node out.
+    pub(super) fn remove(&mut self, now: Instant, node: usize) {
+        self.removed[node] = true;
+        for owner in [Owner::Hca(node), Owner::Agent(node), Owner::Manager(node)] {
+            self.set_timer(owner, None);
+        }
+        self.refresh_links(now, node);
     }
 
-    /// The path from a port to a GID, if it is on the same rail. Whether packets pass at the moment does not matter.
-    pub(super) fn path(&mut self, from: PortId, dgid: Gid) -> Option<PathRecord> {
-        let source = *self.nodes[from.hca].ports.get(usize::from(from.port).checked_sub(1)?)?;
-        if dgid.is_multicast() {
-            let dlid = self.mlid(source.rail, dgid)?;
-            let record = PathRecord::exact(source.gid, dgid, Self::MTU, Self::RATE, Self::LIFE_TIME);
-            // Packets to groups always have a GRH.
-            return Some(PathRecord { slid: source.lid, dlid, hop_limit: Self::GROUP_HOPS, ..record });
+    /// Puts a switch back that was taken out.
+    pub(super) fn put_back(&mut self, now: Instant, node: usize) {
+        self.removed[node] = false;
+        self.refresh_links(now, node);
+    }
+
+    fn refresh_links(&mut self, now: Instant, node: usize) {
+        for port in 1..=self.nodes[node].port_count() {
+            self.refresh_link(now, PortId { node, port });
         }
-        let (_, target) =
-            ports_of(&self.nodes).find(|(_, plug)| plug.gid == dgid && plug.rail == source.rail)?;
-        let record = PathRecord::exact(source.gid, dgid, Self::MTU, Self::RATE, Self::LIFE_TIME);
-        Some(PathRecord { slid: source.lid, dlid: target.lid, ..record })
+        self.plan();
+    }
+
+    fn learn_gids(&mut self) {
+        if !std::mem::take(&mut self.gids_are_old) {
+            return;
+        }
+        self.gids.clear();
+        for (node, state) in self.nodes.iter().enumerate().filter(|(_, node)| !node.is_switch()) {
+            for port in 1..=state.port_count() {
+                let own = state.port(port);
+                let gids =
+                    own.into_iter().flat_map(|own| (0..own.guids.len()).filter_map(|index| own.gid(index)));
+                for gid in gids {
+                    self.gids.entry(gid).or_default().push(PortId { node, port });
+                }
+            }
+        }
+    }
+
+    /// The path from a port to a GID, if they are connected at all. Whether packets pass at the moment does not matter.
+    pub(super) fn path(&mut self, from: PortId, dgid: Gid) -> Option<PathRecord> {
+        self.learn_gids();
+        let own = self.nodes[from.node].port(from.port).filter(|_| from.port > 0)?;
+        let (sgid, slid) = (own.gid(0)?, own.info.lid);
+        let subnet = self.subnet_of(from);
+        if dgid.is_multicast() {
+            let (mtu, rate) = (own.info.neighbor_mtu, own.rate);
+            let dlid = self.mlid(subnet, dgid)?;
+            let record = PathRecord::exact(sgid, dgid, mtu, rate, Self::LIFE_TIME);
+            // Packets to groups always have a GRH.
+            return Some(PathRecord { slid, dlid, hop_limit: Self::GROUP_HOPS, ..record });
+        }
+        let to = self.gids.get(&dgid)?.iter().find(|to| self.subnet_of(**to) == subnet)?;
+        let dlid = self.nodes[to.node].port(to.port)?.info.lid;
+        let outs = self.route(from, dlid);
+        let ports = outs.iter().filter_map(|out| self.nodes[out.node].port(out.port));
+        let (mut mtu, mut rate) = (own.info.neighbor_mtu, own.rate);
+        for port in ports {
+            mtu = Mtu(mtu.0.min(port.info.neighbor_mtu.0));
+            rate = [rate, port.rate].into_iter().min_by_key(|rate| rate.mbps())?;
+        }
+        let record = PathRecord::exact(sgid, dgid, mtu, rate, Self::LIFE_TIME);
+        Some(PathRecord { slid, dlid, ..record })
     }
 
     /// The LID of a group, made with the first who asks.
-    fn mlid(&mut self, rail: usize, mgid: Gid) -> Option<Lid> {
+    fn mlid(&mut self, subnet: usize, mgid: Gid) -> Option<Lid> {
         let next = u16::try_from(self.mlids.len()).ok().and_then(|n| Self::FIRST_MLID.checked_add(n));
-        match self.mlids.get(&(rail, mgid)) {
+        match self.mlids.get(&(subnet, mgid)) {
             Some(mlid) => Some(*mlid),
             None => {
                 let mlid = Lid(next.filter(|mlid| *mlid <= Self::LAST_MLID)?);
-                self.mlids.insert((rail, mgid), mlid);
+                self.mlids.insert((subnet, mgid), mlid);
                 Some(mlid)
             }
         }
@@ -354,65 +570,51 @@ impl Fabric {
 
     /// The port gets a copy of what is sent to the group from now on. `None` if there are no LIDs left for groups.
     pub(super) fn join(&mut self, id: PortId, mgid: Gid) -> Option<()> {
-        let rail = self.plug(id).rail;
-        let mlid = self.mlid(rail, mgid)?;
-        self.members.entry((rail, mlid)).or_default().insert(id);
+        let subnet = self.subnet_of(id);
+        let mlid = self.mlid(subnet, mgid)?;
+        self.members.entry((subnet, mlid)).or_default().insert(id);
+        self.plan_group(subnet, mgid);
         Some(())
     }
 
     /// No more.
     pub(super) fn leave(&mut self, id: PortId, mgid: Gid) {
-        let rail = self.plug(id).rail;
-        if let Some(mlid) = self.mlids.get(&(rail, mgid))
-            && let Some(members) = self.members.get_mut(&(rail, *mlid))
+        let subnet = self.subnet_of(id);
+        if let Some(mlid) = self.mlids.get(&(subnet, mgid))
+            && let Some(members) = self.members.get_mut(&(subnet, *mlid))
         {
             members.remove(&id);
+            self.plan_group(subnet, mgid);
         }
     }
 
+    /// Whether a port itself is to get what it sends to a group.
+    pub(super) fn is_member(&self, id: PortId, dlid: Lid) -> bool {
+        dlid.is_multicast()
+            && self.members.get(&(self.subnet_of(id), dlid)).is_some_and(|members| members.contains(&id))
+    }
+
     /// LIDs of multicast groups.
-    const FIRST_MLID: u16 = 0xc000;
+    pub(super) const FIRST_MLID: u16 = 0xc000;
     const LAST_MLID: u16 = 0xfffe;
     /// Hop limit of packets to groups.
     const GROUP_HOPS: u8 = 64;
 
-    /// MTU of every port.
+    /// MTU of every port, unless its link has another one.
     pub(super) const MTU: Mtu = Mtu::B4096;
-    /// Rate of every port.
+    /// Rate of every port, unless its link has another one.
     pub(super) const RATE: Rate = Rate::GBPS_100;
     /// 268 ms, so that packets that a fault holds back are not taken for lost.
     const LIFE_TIME: PacketLifeTime = PacketLifeTime::truncate(16);
 
-    /// A port's name: the HCA's, and the number if there are several.
+    /// A port's name: the node's, and the number if there are several.
     pub(super) fn name(&self, id: PortId) -> String {
-        let node = &self.nodes[id.hca];
-        if node.ports.len() == 1 { node.name.clone() } else { format!("{}/{}", node.name, id.port) }
-    }
-}
-
-/// All ports of all nodes.
-fn ports_of(nodes: &[Node]) -> impl Iterator<Item = (PortId, &Plug)> {
-    nodes.iter().enumerate().flat_map(|(hca, node)| {
-        node.ports.iter().zip(1..).map(move |(plug, port)| (PortId { hca, port }, plug))
-    })
-}
-
-impl FabricCounters {
-    /// All of them by name.
-    pub(super) fn named(&self) -> [(&'static str, u64); 11] {
-        [
-            ("sent", self.sent),
-            ("delivered", self.delivered),
-            ("duplicated", self.duplicated),
-            ("lost", self.lost),
-            ("corrupted", self.corrupted),
-            ("drop_damaged", self.damaged),
-            ("drop_partitioned", self.partitioned),
-            ("drop_link_down", self.link_down),
-            ("drop_no_route", self.no_route),
-            ("drop_removed", self.removed),
-            ("drop_overrun", self.overrun),
-        ]
+        let node = &self.nodes[id.node];
+        if node.port_count() == 1 || id.port == 0 {
+            node.name.clone()
+        } else {
+            format!("{}/{}", node.name, id.port)
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use bytes::Bytes;
 use ibwire::icrc::{self, Icrc};
 use ibwire::packet::{Bth, Grh, Lrh, NextHeader, link_frame};
 use ibwire::vcrc::{self, Vcrc};
@@ -80,6 +81,18 @@ fn transport_frame(net: &NetHeader, transport: &[u8]) -> Vec<u8> {
         dgid: route.dgid,
     });
     link_frame(lrh(net), grh, transport)
+}
+
+/// The frame on another VL, as switches pass it on. One that is damaged stays so.
+pub(super) fn on_vl(frame: &[u8], vl: u8) -> Bytes {
+    let mut frame = frame.to_vec();
+    if let Some((covered, vcrc)) = frame.split_last_chunk_mut()
+        && vcrc::of(covered) == Vcrc(*vcrc)
+    {
+        covered[0] = vl << 4 | covered[0] & 0xf;
+        *vcrc = vcrc::of(covered).0;
+    }
+    frame.into()
 }
 
 /// What a port finds in a frame. CRCs and lengths are checked, but not what a raw packet carries.

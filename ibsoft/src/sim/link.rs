@@ -10,7 +10,7 @@ use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::watch;
 
-use super::fabric::{Fabric, PortId};
+use super::fabric::{Fabric, Owner, PortId};
 use super::frame;
 use crate::device::{Core, Departure, Link};
 use crate::engine::Engine;
@@ -75,9 +75,9 @@ fn send(fabric: &mut Fabric, engine: &mut Engine, now: Instant, hca: usize, tran
         transport.clear();
         let Some(egress) = engine.poll_transmit(now, transport) else { return true };
         others += usize::from(egress.qpn != Qpn::GSI);
-        let (from, dlid) = (PortId { hca, port: egress.port }, egress.net.dlid);
+        let from = PortId { node: hca, port: egress.port };
         let frame = frame::encode(egress.net, egress.framing, transport);
-        fabric.send(now, from, dlid, frame.into());
+        fabric.send(now, from, frame.into());
     }
     false
 }
@@ -103,7 +103,7 @@ impl Link for SimLink {
         let mut fabric = self.wires.fabric();
         let is_all = send(&mut fabric, engine, now, self.hca, &mut self.transport);
         // What is left leaves at the same time, when the driver has had its turn.
-        fabric.set_timer(self.hca, if is_all { engine.poll_timeout() } else { Some(now) });
+        fabric.set_timer(Owner::Hca(self.hca), if is_all { engine.poll_timeout() } else { Some(now) });
         let due = fabric.next_due();
         drop(fabric);
         self.wires.call_driver(due);
@@ -123,16 +123,16 @@ impl Link for SimLink {
     }
 
     fn resolve(&self, port: u8, dgid: Gid) -> Option<PathRecord> {
-        self.wires.fabric().path(PortId { hca: self.hca, port }, dgid)
+        self.wires.fabric().path(PortId { node: self.hca, port }, dgid)
     }
 
     fn join(&mut self, _core: &Arc<Core>, port: u8, mgid: Gid) -> Result<(), DeviceError> {
-        let joined = self.wires.fabric().join(PortId { hca: self.hca, port }, mgid);
+        let joined = self.wires.fabric().join(PortId { node: self.hca, port }, mgid);
         joined.ok_or(DeviceError::Unsupported { what: "so many multicast groups in a subnet" })
     }
 
     fn leave(&mut self, port: u8, mgid: Gid) {
-        self.wires.fabric().leave(PortId { hca: self.hca, port }, mgid);
+        self.wires.fabric().leave(PortId { node: self.hca, port }, mgid);
     }
 
     fn draw_seed(&mut self) -> Option<[u8; 32]> {

@@ -29,21 +29,23 @@
 //! ```
 
 mod builder;
+mod counters;
+mod delivery;
 mod driver;
 mod fabric;
 mod faults;
 mod frame;
 mod link;
-#[allow(dead_code, unused_imports, reason = "the wires take it up next")]
 mod management;
-#[allow(dead_code, reason = "the wires take it up next")]
+#[allow(dead_code, reason = "subnets are not managed yet")]
 mod manager;
-#[allow(dead_code, unused_imports, reason = "the wires take it up next")]
 mod node;
+mod plan;
 mod probe;
 mod quiet;
 mod subnet;
 mod trace;
+mod way;
 
 pub use builder::BuildSubnet;
 pub use probe::{Held, Probe};

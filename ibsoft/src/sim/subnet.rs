@@ -5,12 +5,11 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use ibdev::PortState;
 use ibwire::Gid;
 
-use super::builder::{BuildSubnet, gid_table, ports_of};
+use super::builder::BuildSubnet;
 use super::fabric::PortId;
 use super::faults::FaultRates;
 use super::link::Wires;
@@ -46,14 +45,42 @@ impl Inner {
 const LAST_PACKETS: usize = 100;
 
 impl Subnet {
-    /// One switch, and around it an HCA with one port for each name.
+    /// One switch, and around it an HCA with one port for each name. More than 254 HCAs are around leaf switches, which are
+    /// around that one. The switch in the middle is called "switch 1".
     pub fn star<N: Into<String>>(names: impl IntoIterator<Item = N>) -> BuildSubnet {
         Self::rails(1, names)
     }
 
-    /// An HCA with `n` ports for each name: port k of each is on rail k, and rails are not connected.
+    /// An HCA with `n` ports for each name: port k of each is on rail k, a star of its own around "switch k". Rails are not
+    /// connected.
     pub fn rails<N: Into<String>>(n: usize, names: impl IntoIterator<Item = N>) -> BuildSubnet {
-        BuildSubnet::new(n, names.into_iter().map(Into::into).collect())
+        BuildSubnet::rails(n, names.into_iter().map(Into::into).collect())
+    }
+
+    /// HCAs, switches and links, named one by one.
+    ///
+    /// ```
+    /// # use ibsoft::sim::Subnet;
+    /// # use ibwire::Rate;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), ibdev::DeviceError> {
+    /// let net = Subnet::builder()
+    ///     .switch("left")
+    ///     .switch("right")
+    ///     .link("left", "right")
+    ///     .rate(Rate::GBPS_25)
+    ///     .hca("a")
+    ///     .link("a", "left")
+    ///     .hca_with_ports("b", 2)
+    ///     .link("b/1", "left")
+    ///     .link("b/2", "right")
+    ///     .await?;
+    /// # drop(net);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn builder() -> BuildSubnet {
+        BuildSubnet::new()
     }
 
     /// The HCA of that name, to be opened as a device.
@@ -122,20 +149,22 @@ impl Subnet {
     }
 
     fn set_links(&self, name: &str, port: Option<u8>, up: bool) {
-        let hca = self.hca(name);
-        let ports: Vec<PortId> = {
-            let mut fabric = self.0.wires.fabric();
-            let all = ports_of(hca, &fabric.nodes[hca]).filter(|id| port.is_none_or(|port| port == id.port));
-            all.filter(|id| fabric.set_up(*id, up)).collect()
-        };
+        let node = self.node(name);
         let now = tokio::time::Instant::now().into_std();
-        self.0.devices[hca].0.drive(now, |engine, _| {
-            for id in ports {
-                let Some(mut attr) = engine.port(id.port).copied() else { continue };
-                attr.state = if up { PortState::Active } else { PortState::Down };
-                engine.set_port(attr);
+        {
+            let mut fabric = self.0.wires.fabric();
+            let all = 1..=fabric.nodes[node].port_count();
+            for port in all.filter(|number| port.is_none_or(|port| port == *number)) {
+                fabric.set_plugged(now, PortId { node, port }, up);
             }
-        });
+        }
+        self.settle(now);
+    }
+
+    /// Lets HCAs learn what has changed, and the driver see to what is due now.
+    fn settle(&self, now: Instant) {
+        self.0.configure_all(now);
+        self.0.wires.wake_driver();
     }
 
     /// Gives a port, numbered from 1, another GID, as a subnet manager does with another prefix: the HCA reports that, and
@@ -144,13 +173,12 @@ impl Subnet {
     /// # Panics
     /// If there is no HCA of that name, it has no such port, or another port has that GID.
     pub fn set_gid(&self, name: &str, port: u8, gid: Gid) {
-        let hca = self.hca(name);
-        let set = self.0.wires.fabric().set_gid(PortId { hca, port }, gid);
+        let node = self.hca(name);
+        let set = self.0.wires.fabric().set_gid(PortId { node, port }, gid);
         if let Err(why) = set {
             panic!("port {port} of {name:?}, GID {gid}: {why}");
         }
-        let now = tokio::time::Instant::now().into_std();
-        self.0.devices[hca].0.drive(now, |engine, _| engine.set_gids(port, gid_table(gid)));
+        self.settle(tokio::time::Instant::now().into_std());
     }
 
     /// Takes an HCA out for good: its posted work is flushed, all calls on it answer
@@ -161,13 +189,58 @@ impl Subnet {
     pub fn remove(&self, name: &str) {
         let hca = self.hca(name);
         self.0.devices[hca].0.remove();
-        self.0.wires.fabric().remove(hca);
+        self.remove_node(hca);
+    }
+
+    /// Takes a switch out, as if its power failed: all its links go down, and packets find other ways if there are some.
+    ///
+    /// # Panics
+    /// If there is no switch of that name.
+    pub fn remove_switch(&self, name: &str) {
+        self.remove_node(self.switch(name));
+    }
+
+    /// Puts a switch back that was taken out.
+    ///
+    /// # Panics
+    /// If there is no switch of that name.
+    pub fn put_switch_back(&self, name: &str) {
+        let now = tokio::time::Instant::now().into_std();
+        let node = self.switch(name);
+        self.0.wires.fabric().put_back(now, node);
+        self.settle(now);
+    }
+
+    fn remove_node(&self, node: usize) {
+        let now = tokio::time::Instant::now().into_std();
+        self.0.wires.fabric().remove(now, node);
+        self.settle(now);
     }
 
     /// Writes the last packets, up to 65,536 of them or 32 MiB, to a file for Wireshark, native InfiniBand from the LRH
     /// on. Times count from the building of the subnet; a packet that did not arrive is marked as "RX error".
     pub fn write_pcap(&self, file: impl AsRef<Path>) -> io::Result<()> {
-        self.0.wires.fabric().trace.write_pcap(file.as_ref())
+        self.0.wires.fabric().trace.write_pcap(file.as_ref(), None)
+    }
+
+    /// [`write_pcap`](Self::write_pcap) of one link, the one at a port of a node: "name/number", of a node with one port its
+    /// name.
+    ///
+    /// # Panics
+    /// If there is no such port, or it has no link.
+    pub fn write_pcap_of_link(&self, port: &str, file: impl AsRef<Path>) -> io::Result<()> {
+        let fabric = self.0.wires.fabric();
+        let ports = fabric
+            .nodes
+            .iter()
+            .enumerate()
+            .flat_map(|(node, state)| (1..=state.port_count()).map(move |port| PortId { node, port }));
+        let full = |id: &PortId| format!("{}/{}", fabric.nodes[id.node].name, id.port) == port;
+        let found = ports.clone().find(full).or_else(|| ports.clone().find(|id| fabric.name(*id) == port));
+        match found.and_then(|id| Some([id, fabric.peer(id)?])) {
+            Some(link) => fabric.trace.write_pcap(file.as_ref(), Some(link)),
+            None => panic!("no port {port:?} with a link in the subnet"),
+        }
     }
 
     /// The last packets and what became of them, one a line, as many as [`write_pcap`](Self::write_pcap) writes. Times
@@ -181,14 +254,30 @@ impl Subnet {
         self.0.wires.fabric().counters.named().to_vec()
     }
 
+    /// The index of an HCA.
     fn hca(&self, name: &str) -> usize {
+        self.find("HCA", name, |switch| !switch)
+    }
+
+    /// The index of a switch.
+    fn switch(&self, name: &str) -> usize {
+        self.find("switch", name, |switch| switch)
+    }
+
+    /// The index of an HCA or switch.
+    fn node(&self, name: &str) -> usize {
+        self.find("node", name, |_| true)
+    }
+
+    fn find(&self, what: &str, name: &str, fits: impl Fn(bool) -> bool) -> usize {
         let fabric = self.0.wires.fabric();
-        match fabric.nodes.iter().position(|node| node.name == name) {
-            Some(hca) => hca,
+        match fabric.nodes.iter().position(|node| node.name == name && fits(node.is_switch())) {
+            Some(node) => node,
             None => {
-                let names: Vec<_> = fabric.nodes.iter().map(|node| node.name.clone()).collect();
+                let all = fabric.nodes.iter().filter(|node| fits(node.is_switch()));
+                let names: Vec<_> = all.map(|node| node.name.clone()).collect();
                 drop(fabric);
-                panic!("no HCA {name:?} in the subnet, there are {names:?}");
+                panic!("no {what} {name:?} in the subnet, there are {names:?}");
             }
         }
     }

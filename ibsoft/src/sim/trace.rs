@@ -5,6 +5,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -15,6 +16,7 @@ use ibwire::raw::{RawHeader, RawPacket};
 
 use super::fabric::PortId;
 use super::frame::{self, Content};
+use super::way::Hop;
 
 /// What became of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +37,22 @@ pub(super) enum Fate {
     Removed,
     /// Too many packets were under way to its receiver.
     Overrun,
+    /// A management packet that was changed on the way.
+    Damaged,
+    /// Its way has no end.
+    Circling,
+    /// A port has no VL for its SL.
+    NoVl,
+    /// It is longer than the MTU of a link.
+    TooLong,
+    /// It waited too long to leave a port.
+    HoqLife,
+    /// A port of a switch does not let its P_Key pass.
+    PKey,
+    /// A port of a switch does not let raw packets pass.
+    RawFiltered,
+    /// A management packet whose route cannot be.
+    SmpDiscarded,
 }
 
 impl fmt::Display for Fate {
@@ -48,6 +66,14 @@ impl fmt::Display for Fate {
             Self::NoRoute => "no such LID",
             Self::Removed => "receiver removed",
             Self::Overrun => "overrun",
+            Self::Damaged => "damaged",
+            Self::Circling => "in circles",
+            Self::NoVl => "no VL for its SL",
+            Self::TooLong => "longer than the MTU",
+            Self::HoqLife => "waited too long",
+            Self::PKey => "P_Key not let through",
+            Self::RawFiltered => "raw packet not let through",
+            Self::SmpDiscarded => "impossible route",
         })
     }
 }
@@ -59,6 +85,8 @@ pub(super) struct Passage {
     pub sent: Duration,
     pub from: PortId,
     pub to: Option<PortId>,
+    /// The ports that it left by.
+    pub hops: Arc<[Hop]>,
     /// Whether it is the second copy of a duplicated packet.
     pub duplicate: bool,
     pub frame: Bytes,
@@ -117,12 +145,23 @@ impl Trace {
         })
     }
 
-    /// Writes all packets that are kept. The start is in 1970, so that the same seed gives the same file.
-    pub(super) fn write_pcap(&self, path: &Path) -> io::Result<()> {
+    /// Writes the packets that are kept and that passed one of the ports of `link`, all of them without one. The start is
+    /// in 1970, so that the same seed gives the same file.
+    pub(super) fn write_pcap(&self, path: &Path, link: Option<[PortId; 2]>) -> io::Result<()> {
         let mut file = PcapWriter::new(BufWriter::new(File::create(path)?), LinkType::Erf)?;
         for passage in &self.passages {
+            let mut hops = passage.hops.iter();
+            let hop = match link {
+                Some(link) => match hops.find(|hop| link.contains(&hop.out)) {
+                    Some(hop) => Some(hop),
+                    None => continue,
+                },
+                None => hops.next(),
+            };
             let lost = !matches!(passage.fate, Fate::Delivered(_) | Fate::Flying);
-            let record = ErfRecord { since_epoch: passage.sent, lost, packet: &passage.frame };
+            let on_vl = hop.filter(|hop| hop.vl != 0).map(|hop| frame::on_vl(&passage.frame, hop.vl));
+            let packet = on_vl.as_ref().unwrap_or(&passage.frame);
+            let record = ErfRecord { since_epoch: passage.sent, lost, packet };
             file.write(passage.sent, |out| record.write_to(out))?;
         }
         file.flush()

@@ -1,22 +1,44 @@
 use std::time::Duration;
 
+use ibwire::packet::{Lrh, NextHeader};
+use ibwire::{Guid, ServiceLevel};
+
+use super::super::node::PortShape;
 use super::*;
 
-/// Two HCAs with a port each, LIDs 1 and 2.
+const FIRST: PortId = PortId { node: 0, port: 1 };
+const SECOND: PortId = PortId { node: 1, port: 1 };
+
+/// Two HCAs with a port each, LIDs 1 and 2, at a switch.
 fn fabric(start: Instant) -> Fabric {
-    let node = |n: u16| Node {
-        name: n.to_string(),
-        guid: Guid(n.into()),
-        ports: vec![Plug { rail: 0, lid: Lid(n), gid: Gid::link_local(Guid(n.into())), up: true }],
-        removed: false,
-    };
-    Fabric::new(vec![node(1), node(2)], 7, start)
+    let shape = |number, guid| PortShape { number, guid: Guid(guid), mtu: Fabric::MTU, rate: Fabric::RATE };
+    let hca = |n: u64| Node::hca(n.to_string(), Guid(n), [shape(1, n)]);
+    let switch = Node::switch("switch".into(), Guid(9), [shape(1, 0), shape(2, 0)]);
+    let links = [Link(FIRST, PortId { node: 2, port: 1 }), Link(SECOND, PortId { node: 2, port: 2 })];
+    let mut fabric = Fabric::new(vec![hca(1), hca(2), switch], &links, 7, start);
+    assert!(fabric.assign_lids(0));
+    fabric.plan();
+    while fabric.take_configured().is_some() {}
+    // The switch's trap: nobody is there to hear it.
+    assert!(fabric.next_event(start).is_none());
+    fabric
 }
 
-const FIRST: PortId = PortId { hca: 0, port: 1 };
+fn send_to(fabric: &mut Fabric, now: Instant, lid: u16, number: u32) {
+    let lrh = Lrh {
+        vl: 0,
+        sl: ServiceLevel::truncate(0),
+        next: NextHeader::Bth,
+        dlid: Lid(lid),
+        words: 3,
+        slid: Lid(1),
+        reserved: 0,
+    };
+    fabric.send(now, FIRST, [&lrh.to_bytes()[..], &number.to_be_bytes()].concat().into());
+}
 
 fn send(fabric: &mut Fabric, now: Instant, number: u32) {
-    fabric.send(now, FIRST, Lid(2), Bytes::copy_from_slice(&number.to_be_bytes()));
+    send_to(fabric, now, 2, number);
 }
 
 /// The numbers of all packets in the order of their arrival.
@@ -26,7 +48,7 @@ fn arrivals(fabric: &mut Fabric, until: Instant) -> Vec<u32> {
     while let Some((due, event)) = fabric.next_event(until) {
         assert!(last.replace(due) <= Some(due));
         let Event::Arrival { frame, .. } = event else { continue };
-        numbers.push(u32::from_be_bytes(frame[..].try_into().unwrap()));
+        numbers.push(u32::from_be_bytes(*frame.last_chunk().unwrap()));
     }
     numbers
 }
@@ -56,7 +78,7 @@ fn every_packet_is_counted_once() {
     fabric.dice.rates.loss = 0.2;
     fabric.dice.rates.duplicate = 0.2;
     (0..1_000).for_each(|n| send(&mut fabric, start, n));
-    fabric.send(start, FIRST, Lid(9), Bytes::new());
+    send_to(&mut fabric, start, 9, 0);
     let arrived = arrivals(&mut fabric, start).len() as u64;
     let FabricCounters { sent, delivered, duplicated, lost, no_route, .. } = fabric.counters;
     assert_eq!((sent, no_route, delivered), (1_001, 1, arrived));
@@ -87,7 +109,7 @@ fn what_is_under_way_meets_the_partition() {
     fabric.heal();
     assert_eq!(fabric.counters.partitioned, 2);
     send(&mut fabric, start, 3);
-    fabric.set_up(PortId { hca: 1, port: 1 }, false);
+    fabric.set_plugged(start, SECOND, false);
     assert_eq!((arrivals(&mut fabric, start), fabric.counters.link_down), (vec![], 1));
 }
 
@@ -96,11 +118,11 @@ fn timers_come_in_their_turn() {
     let start = Instant::now();
     let mut fabric = fabric(start);
     let at = |ms| start + Duration::from_millis(ms);
-    fabric.set_timer(1, Some(at(5)));
-    fabric.set_timer(0, Some(at(3)));
-    fabric.set_timer(1, Some(at(2)));
+    fabric.set_timer(Owner::Hca(1), Some(at(5)));
+    fabric.set_timer(Owner::Hca(0), Some(at(3)));
+    fabric.set_timer(Owner::Hca(1), Some(at(2)));
     assert_eq!(fabric.next_due(), Some(at(2)));
     assert!(matches!(fabric.next_event(at(9)), Some((due, Event::Timer { hca: 1 })) if due == at(2)));
-    fabric.set_timer(0, None);
+    fabric.set_timer(Owner::Hca(0), None);
     assert!(fabric.next_event(at(9)).is_none());
 }

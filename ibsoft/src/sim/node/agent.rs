@@ -2,9 +2,7 @@
 
 use std::time::Instant;
 
-use ibsa::record::{
-    Layout, NodeInfo, NodeType, PortInfo, PortPhysicalState, PortState, SwitchInfo, VlWeight,
-};
+use ibsa::record::{Layout, NodeInfo, NodeType, PortInfo, PortState, SwitchInfo, VlWeight};
 use ibwire::mad::{MadHeader, MadStatus, Method};
 use ibwire::{Guid, Lid, PKey};
 
@@ -339,11 +337,8 @@ impl Node {
             info.port_physical_state = physical;
         }
         self.changes.push(Change::Port(number));
-        match physical {
-            Some(PortPhysicalState::DISABLED) => self.changes.push(Change::Disable(number)),
-            Some(_) => self.changes.push(Change::Retrain(number)),
-            None if retrains => self.changes.push(Change::Retrain(number)),
-            None => {}
+        if retrains || physical.is_some() {
+            self.changes.push(Change::Retrain(number));
         }
         if asked.client_reregister && end {
             self.changes.push(Change::Reregister(number));

@@ -97,6 +97,24 @@ impl Forwarding {
         true
     }
 
+    /// Replaces the linear table by these routes.
+    pub(crate) fn replace_routes(&mut self, routes: &[(u16, u8)]) {
+        let top = routes.iter().map(|(lid, _)| *lid).max().unwrap_or(0);
+        self.info.linear_fdb_top = top;
+        self.linear.clear();
+        self.linear.resize(usize::from(top) + 1, Self::NO_PORT);
+        for (lid, port) in routes {
+            self.linear[usize::from(*lid)] = *port;
+        }
+    }
+
+    /// Sets the ports of a group.
+    pub(crate) fn set_ports(&mut self, mlid: Lid, ports: PortMask) {
+        let Some(at) = mlid.0.checked_sub(Self::FIRST_MLID).map(usize::from) else { return };
+        self.multicast.resize(self.multicast.len().max(at + 1), [0; Self::POSITIONS]);
+        self.multicast[at] = ports;
+    }
+
     /// The first entry of a block, if the table has it.
     fn checked(block: usize, len: usize, cap: u16) -> Option<usize> {
         block.checked_mul(len).filter(|first| *first < usize::from(cap))

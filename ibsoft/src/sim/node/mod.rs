@@ -20,8 +20,8 @@ use ibsa::record::{PortInfo, PortPhysicalState, PortState, Text};
 use ibwire::{Guid, Lid};
 
 pub(crate) use agent::Handled;
-pub(crate) use forwarding::{Forwarding, ports_of};
-pub(crate) use port::{Port, PortShape};
+pub(crate) use forwarding::{Forwarding, PortMask, ports_of};
+pub(crate) use port::{PKEYS, Port, PortShape};
 pub(crate) use smp::{Smp, Step};
 
 use trap::Traps;
@@ -33,10 +33,8 @@ pub(crate) enum Change {
     Port(u8),
     /// The port's users are asked to register again with the SA.
     Reregister(u8),
-    /// The link of a port is to be trained anew.
+    /// The link of a port is to be trained anew, or given up if the port was switched off.
     Retrain(u8),
-    /// The port is switched off.
-    Disable(u8),
     /// A trap waits to be sent.
     Trap,
 }

@@ -124,6 +124,10 @@ impl Port {
         self.info.port_state == PortState::ACTIVE
     }
 
+    pub(crate) fn is_disabled(&self) -> bool {
+        self.info.port_physical_state == PortPhysicalState::DISABLED
+    }
+
     /// Whether the port answers to this LID.
     pub(crate) fn has_lid(&self, lid: Lid) -> bool {
         self.info.lid != Lid::NONE && (lid.0 ^ self.info.lid.0) >> self.info.lmc == 0

@@ -19,9 +19,7 @@ pub(crate) enum Step {
     Out(u8),
     /// To the node itself: its agent or its manager.
     Here,
-    /// On by LID.
-    ByLid(Lid),
-    /// Its pointer is not where it can be at this node.
+    /// Its pointer is not where it can be at this node, or a part of the way is by LID, which nobody uses.
     Discard,
 }
 
@@ -171,11 +169,7 @@ impl Smp {
                 self.raw[Self::RETURN_PATH + usize::from(pointer)] = entered;
             }
             self.set_pointer(pointer + 1);
-            return match self.dr_dlid() {
-                Lid::PERMISSIVE => Step::Here,
-                lid if is_switch => Step::ByLid(lid),
-                _ => Step::Discard,
-            };
+            return if self.dr_dlid() == Lid::PERMISSIVE { Step::Here } else { Step::Discard };
         }
         if pointer == count + 1 { Step::Here } else { Step::Discard }
     }
@@ -185,11 +179,7 @@ impl Smp {
             0 => Step::Here,
             1 => {
                 self.set_pointer(0);
-                match self.dr_slid() {
-                    Lid::PERMISSIVE => Step::Here,
-                    lid if is_switch || entered.is_none() => Step::ByLid(lid),
-                    _ => Step::Discard,
-                }
+                if self.dr_slid() == Lid::PERMISSIVE { Step::Here } else { Step::Discard }
             }
             // The answering node's own step, or a switch on the way.
             _ if pointer == count + 1 && entered.is_none() || pointer <= count && is_switch => {
