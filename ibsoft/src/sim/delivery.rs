@@ -222,3 +222,6 @@ fn datagram(
     let lrh = Lrh { vl, sl, next: NextHeader::Bth, dlid: lids.1, words: 0, slid: lids.0, reserved: 0 };
     link_frame(lrh, grh, &transport).into()
 }
+
+#[cfg(test)]
+mod tests;

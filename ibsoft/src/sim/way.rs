@@ -252,3 +252,6 @@ fn time_on_wire(bytes: usize, rate: Rate) -> Duration {
     let mbps = u64::from(rate.mbps().unwrap_or(2_500));
     Duration::from_nanos((bytes as u64 * 8 * 1_000).div_ceil(mbps))
 }
+
+#[cfg(test)]
+mod tests;
