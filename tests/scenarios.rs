@@ -1,4 +1,4 @@
-//! Every numbered scenario of spec/cm.md and spec/softhca.md is there, as a test whose name says so.
+//! Every numbered scenario of spec/cm.md, spec/softhca.md and spec/raw.md is there, as a test whose name says so.
 //!
 //! A name begins with all numbers that it stands for: `cm_t31_…`, `hca_t10_t11_…`.
 #![forbid(unsafe_code)]
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::{fs, io};
 
 /// The workspace's members that have tests.
-const FOLDERS: [&str; 7] = ["benches", "ibcm", "ibcm-sys", "ibsa", "ibsoft", "ibwire", "tests"];
+const FOLDERS: [&str; 8] = ["benches", "ibcm", "ibcm-sys", "ibraw", "ibsa", "ibsoft", "ibwire", "tests"];
 
 /// Numbers that the names of tests in the workspace begin with, for scenarios of `family`.
 fn scenarios(family: &str) -> io::Result<BTreeSet<u32>> {

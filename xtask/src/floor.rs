@@ -38,6 +38,10 @@ pub(crate) struct Context<'a> {
     pub(crate) root: &'a Path,
     /// Debian packages that are not there.
     pub(crate) missing: &'a [&'static str],
+    /// Whether this is root.
+    pub(crate) root_user: bool,
+    /// Whether this is CI, where nothing is left out.
+    pub(crate) ci: bool,
 }
 
 /// All of them, the quick ones first.
@@ -95,6 +99,12 @@ pub(crate) const FLOORS: &[Floor] = &[
         about: "our SA client against OpenSM on ibsim",
         packages: &["ibsim-utils", "infiniband-diags", "opensm"],
         run: opensm,
+    },
+    Floor {
+        name: "raw",
+        about: "raw sockets on veth pairs, with Python, ping and tshark at the other end",
+        packages: &["iproute2", "iputils-ping", "python3", "tshark", "util-linux"],
+        run: raw,
     },
     Floor { name: "guest", about: "Linux's own RDMA stack at the other end", packages: GUEST, run: guest },
 ];
@@ -273,7 +283,7 @@ fn test(context: &Context<'_>) -> Verdict {
     if let Err(reason) = context.check(&["build", "--workspace", "--examples"]) {
         return Verdict::Failed(reason);
     }
-    let own_floors = ["kernel", "opensm", "tshark"];
+    let own_floors = ["kernel", "opensm", "raw_sockets", "tshark"];
     let mut words = vec!["test", "--workspace", "--no-fail-fast", "--lib", "--bins"];
     for name in workspace.test_targets().into_iter().filter(|name| !own_floors.contains(name)) {
         words.extend(["--test", name]);
@@ -301,6 +311,14 @@ fn tshark(context: &Context<'_>) -> Verdict {
 
 fn opensm(context: &Context<'_>) -> Verdict {
     context.cases(&["test", "--workspace", "--test", "opensm"], BUILD)
+}
+
+/// In CI they are not left out: the cases fail there and say why.
+fn raw(context: &Context<'_>) -> Verdict {
+    if !context.root_user && !context.ci {
+        return Verdict::LeftOut("only root makes network namespaces".into());
+    }
+    context.cases(&["test", "--workspace", "--test", "raw_sockets"], BUILD)
 }
 
 fn guest(context: &Context<'_>) -> Verdict {

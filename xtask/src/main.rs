@@ -60,7 +60,7 @@ fn test(floors: &[&Floor]) -> ExitCode {
     let wanted: Vec<&str> = floors.iter().flat_map(|floor| floor.packages).copied().collect();
     let missing = packages::provide(&wanted);
     packages::components();
-    let context = Context { root, missing: &missing };
+    let context = Context { root, missing: &missing, root_user: packages::root_user(), ci };
 
     let mut total = Tally::default();
     let mut lines = Vec::new();

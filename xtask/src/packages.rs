@@ -17,9 +17,8 @@ pub(crate) fn provide(wanted: &[&'static str]) -> Vec<&'static str> {
     if missing.is_empty() {
         return missing;
     }
-    let root = process::quiet(Command::new("id").arg("-u"), QUESTION).stdout.trim() == "0";
     let apt = process::quiet(Command::new("apt-get").arg("--version"), QUESTION).result.is_ok();
-    if !root || !apt {
+    if !root_user() || !apt {
         println!("not installed, and not root on Debian: {}", missing.join(" "));
         return missing;
     }
@@ -45,6 +44,11 @@ pub(crate) fn components() {
             added.result.unwrap_or_else(|reason| println!("{reason}"));
         }
     }
+}
+
+/// Whether this is root.
+pub(crate) fn root_user() -> bool {
+    process::quiet(Command::new("id").arg("-u"), QUESTION).stdout.trim() == "0"
 }
 
 fn install(packages: &[&str]) -> Result<(), String> {

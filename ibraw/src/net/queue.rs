@@ -57,8 +57,7 @@ impl Queue {
 
     /// Drops between the datagram delivered before and this one, which tells of so many.
     pub(super) fn drops_before(&self, told: Option<u32>) -> u32 {
-        let Some(now) = told else { return 0 };
-        now.wrapping_sub(self.told.swap(now, Ordering::AcqRel))
+        told.map_or(0, |now| advance(&self.told, now))
     }
 
     pub(super) async fn readable(&self) -> Result<(), RawError> {
@@ -88,6 +87,12 @@ impl Queue {
                     count(&counters.tx_nobufs);
                     NotSent::NoBuffers
                 }
+                // What IPv6 says of a link that is down or gone, and of destinations without a route.
+                Some(Errno::NETUNREACH) => NotSent::Error(match watch.look() {
+                    Err(error) => error,
+                    Ok(()) if watch.is_down() => RawError::LinkDown,
+                    Ok(()) => RawError::io("send", error),
+                }),
                 _ if is_of_link(&error) => NotSent::Error(watch.look().err().unwrap_or(RawError::LinkDown)),
                 _ => NotSent::Error(RawError::io("send", error)),
             });
@@ -105,12 +110,32 @@ impl Queue {
     /// Adds what was dropped since the last time.
     pub(super) fn note_drops(&self, counters: &Counters) {
         if let Ok(now) = packet::dropped(self.fd().as_fd()) {
-            let before = self.counted.swap(now, Ordering::AcqRel);
-            add(&counters.rx_dropped, now.wrapping_sub(before) as usize);
+            add(&counters.rx_dropped, advance(&self.counted, now) as usize);
         }
     }
 }
 
+/// Brings a count that is modulo 2^32 up to `now`, and says by how much. By nothing, if another task, which asked the kernel
+/// later, was here before.
+fn advance(count: &AtomicU32, now: u32) -> u32 {
+    let newer = |before: u32| (now.wrapping_sub(before) as i32 > 0).then_some(now);
+    let before = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, newer);
+    before.map_or(0, |before| now.wrapping_sub(before))
+}
+
 fn is_of_link(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NETDOWN | Errno::NODEV | Errno::NXIO))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_drop_is_told_once_whichever_task_comes_first() {
+        let count = AtomicU32::new(u32::MAX - 2);
+        let told = [1, 0, 1, 6, 4].map(|now| advance(&count, now));
+        assert_eq!(told, [4, 0, 0, 5, 0]);
+        assert_eq!(count.into_inner(), 6);
+    }
 }

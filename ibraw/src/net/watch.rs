@@ -71,6 +71,10 @@ impl Watch {
         }
     }
 
+    pub(super) fn is_down(&self) -> bool {
+        self.said.load(Ordering::Acquire) == DOWN
+    }
+
     pub(super) fn is_gone(&self) -> bool {
         self.said.load(Ordering::Acquire) == GONE
     }

@@ -32,7 +32,7 @@ fn v0_a_packet_with_a_transport_is_none() {
 }
 
 #[test]
-fn v1_v2_v5_ether_types_both_ways() {
+fn raw_t01_v1_v2_v5_ether_types_both_ways() {
     let v5 = bytes(V5);
     for (hex, lrh, ether_type, payload) in [
         (V1, lrh(0, 0, 1, 2), EtherType::LOCAL_1, &[0, 1, 2, 3, 4, 5, 6, 7][..]),
@@ -51,7 +51,7 @@ fn v1_v2_v5_ether_types_both_ways() {
 }
 
 #[test]
-fn v3_v4_v6_ipv6_both_ways() {
+fn raw_t01_v3_v4_v6_ipv6_both_ways() {
     for (hex, lrh, next_header, payload, hop_limit) in [
         (V3, lrh(1, 4, 0xc001, 2), NextHeader::UDP, &b"\x04\xd2\x16\x2e\0\x0c\x08\x80ping"[..], 1),
         (V4, lrh(0, 0, 1, 2), NextHeader::NONE, b"", 64),
@@ -70,7 +70,7 @@ fn v3_v4_v6_ipv6_both_ways() {
 }
 
 #[test]
-fn v7_v8_the_longest() {
+fn raw_t01_v7_v8_the_longest() {
     let payload: Vec<u8> = (0..=255).chain([0; 112]).collect();
     assert_eq!(Some(payload.len()), size::max_ether_payload(Mtu::B256));
     let v7 = ether_frame(lrh(0, 0, 1, 2), EtherType::LOCAL_1, &payload);

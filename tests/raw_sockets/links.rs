@@ -1,0 +1,93 @@
+//! Links that go down, come back, and go away; and a process that may not.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use ibraw::{EtherDest, Link, NextHeader, RawError, RawEtherSocket, RawIpv6Socket};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+use crate::case::Outcome;
+use crate::ends::{TYPE, ether, frame, link};
+use crate::net::{Here, Net, Side, There};
+use crate::peer::Peer;
+
+fn set(net: &Net, side: Side, state: &str) -> Outcome {
+    Ok(net.ip(side, &format!("link set {} {state}", side.interface()))?)
+}
+
+/// A task that waits is told when the link goes down, and the same stream goes on when it is up.
+pub(crate) async fn down_and_up(net: Net) -> Outcome {
+    let mut peer = Peer::start(&net, There, "ether", TYPE.0)?;
+    let socket = ether(&net, Here).await?;
+    let waiting = tokio::spawn({
+        let socket = socket.clone();
+        async move {
+            let mut stream = socket.stream();
+            let first = stream.next().await;
+            (first, stream.next().await)
+        }
+    });
+    tokio::task::yield_now().await;
+    set(&net, Here, "down")?;
+    let refused = loop {
+        // What waits takes the news first, or this does; either way the next sees the link as it is.
+        match socket.send_to(b"x", &EtherDest::station(There.mac(), TYPE)).await {
+            Err(error) => break error,
+            Ok(_) => tokio::task::yield_now().await,
+        }
+    };
+    assert!(matches!(refused, RawError::LinkDown) && refused.is_transient(), "{refused:?}");
+    while socket.stats().link_down_events == 0 {
+        tokio::task::yield_now().await;
+    }
+    set(&net, Here, "up")?;
+    net.carries()?;
+    peer.send(&frame(Here.mac(), There, TYPE.0, b"again"))?;
+    let (first, second) = tokio::time::timeout(Duration::from_secs(10), waiting).await??;
+    assert!(matches!(first, Some(Err(RawError::LinkDown))), "{first:?}");
+    assert_eq!(&second.ok_or("the stream has ended")??.data[..], b"again");
+    Ok(())
+}
+
+/// A link that is removed ends the stream, once, and whatever waits; later calls say so at once.
+pub(crate) async fn removed(net: Net) -> Outcome {
+    let socket = ether(&net, Here).await?;
+    let six = RawIpv6Socket::bind(&link(&net, Here)?, [NextHeader::EXPERIMENT_1]).await?;
+    let waiting = tokio::spawn({
+        let socket = socket.clone();
+        async move { socket.stream().collect::<Vec<_>>().await }
+    });
+    tokio::task::yield_now().await;
+    net.ip(Here, &format!("link del {}", Here.interface()))?;
+    let items = tokio::time::timeout(Duration::from_secs(10), waiting).await??;
+    // Going away is going down first.
+    let errors: Vec<_> = items.iter().filter_map(|item| item.as_ref().err()).collect();
+    assert!(
+        matches!(&errors[..], [.., RawError::LinkGone]) && errors.len() == items.len() && items.len() <= 2,
+        "{items:?}"
+    );
+    let sent = socket.send_to(b"x", &EtherDest::station(There.mac(), TYPE)).await;
+    assert!(matches!(sent, Err(RawError::LinkGone)), "{sent:?}");
+    assert!(matches!(socket.recv().await, Err(RawError::LinkGone)));
+    let to = ibraw::Ipv6Dest { addr: There.address().parse()?, next_header: NextHeader::EXPERIMENT_1 };
+    let sent = six.send_to(b"x", &to).await;
+    assert!(matches!(sent, Err(RawError::LinkGone)), "{sent:?}");
+    let opened = Link::open(Here.interface());
+    assert!(matches!(&opened, Err(RawError::NoSuchLink(name)) if name == Here.interface()), "{opened:?}");
+    Ok(())
+}
+
+/// Without the capability the error names it.
+pub(crate) async fn without_the_capability(net: Net) -> Outcome {
+    let link = link(&net, Here)?;
+    // Of this thread alone, which ends with the case.
+    let mut sets = capabilities(None)?;
+    sets.effective.remove(CapabilitySet::NET_RAW);
+    set_capabilities(None, sets)?;
+    let ether = RawEtherSocket::bind(&link, [TYPE]).await;
+    let six = RawIpv6Socket::bind(&link, [NextHeader::EXPERIMENT_1]).await;
+    for error in [ether.err(), six.err()] {
+        assert!(matches!(error, Some(RawError::Permission { needs: "CAP_NET_RAW" })), "{error:?}");
+    }
+    Ok(())
+}
