@@ -7,7 +7,7 @@ use ibwire::{CommId, Gid, Guid, Lid, Qpn};
 use rand::Rng;
 use siphasher::sip::SipHasher13;
 
-use super::slot_table::SlotTable;
+use super::slot_table::{ROW, SlotTable};
 use super::transport::Transport;
 
 /// Makes hashers with a secret key: peers choose many of the keys in our maps.
@@ -69,9 +69,10 @@ impl HostKeys {
         self.name(u64::from(id.0))
     }
 
-    /// The peer's queue pair.
+    /// The peer's queue pair. Numbers in a row have keys in a row.
     pub(super) fn qpn(&self, qpn: Qpn) -> RemoteKey {
-        self.name(1 << 32 | u64::from(qpn.get()))
+        let RemoteKey(row) = self.name(1 << 32 | u64::from(qpn.get() / ROW));
+        RemoteKey(row / ROW * ROW + qpn.get() % ROW)
     }
 
     /// The peer's EE context. Connections may share one, each is found by its communication ID.

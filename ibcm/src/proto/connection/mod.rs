@@ -48,9 +48,20 @@ enum Reports {
 }
 
 /// A connection, from its REQ to the end of its TimeWait.
+///
+/// Of very many connections none is in the caches when something happens to it. So the fields stand in this order: by what
+/// messages find it and what its end needs, on as few cache lines as that takes; then what only its beginning needs.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Connection {
     handle: ConnHandle,
+    local_id: CommId,
+    /// The peer's ID: from the REQ on the passive side, from the REP on the active side.
+    remote_id: CommId,
+    local_qpn: Qpn,
+    remote_qpn: Qpn,
+    /// Under which the peer's ID and QPN are in the maps.
+    remote_keys: Option<[RemoteKey; 2]>,
     role: Role,
     state: State,
     reports: Reports,
@@ -60,54 +71,47 @@ pub(super) struct Connection {
     queued_at: Option<u8>,
     /// The RTU is in the queue of outgoing MADs.
     owes_rtu: bool,
-    local_id: CommId,
-    /// The peer's ID: from the REQ on the passive side, from the REP on the active side.
-    remote_id: CommId,
-    local_qpn: Qpn,
-    remote_qpn: Qpn,
-    remote_guid: Guid,
-    /// Under which the peer's ID and QPN are in the maps.
-    remote_keys: Option<[RemoteKey; 2]>,
-    transport: Transport,
-    /// Transaction of the handshake.
-    tid: TransactionId,
+    max_cm_retries: u8,
+    /// How far it has got with its peer, if both may ask.
+    peering: Option<Peering>,
     /// The primary path, for MADs.
     primary: Address,
-    /// Where it ends; within a subnet the address does not say so.
-    remote_gid: Gid,
-    /// Where the peer's REQ or REP came from, and what answers it goes to.
-    answer_to: Address,
+    /// While a REQ, REP or DREQ is unanswered.
+    exchange: Option<Box<Exchange>>,
+    timer: Timer,
     /// From one REQ, REP or DREQ to the next.
     period: Duration,
-    max_cm_retries: u8,
+    time_wait: Duration,
+    /// What a DREP carries, unless it is empty.
+    drep_data: Option<Box<PrivateData<224>>>,
+    /// While the request is undecided.
+    listener: Option<ListenerId>,
+    /// Transaction of the handshake.
+    tid: TransactionId,
+    remote_guid: Guid,
+    /// Where the peer's REQ or REP came from, and what answers it goes to.
+    answer_to: Address,
+    migration: Option<Box<Migration>>,
+    transport: Transport,
     /// Life time of a packet on the path.
     life_time: TimeCode,
-    /// How long we have to answer the peer's REQ or REP.
-    answer_within: Duration,
     /// How long our MRAs ask for.
     mra_timeout: TimeCode,
-    /// What they carry, unless that is nothing.
-    mra_data: Option<Arc<PrivateData<222>>>,
-    time_wait: Duration,
     /// What became of the alternate path in the REQ, if there was one.
     failover: Option<FailoverAccepted>,
     /// How long the peer's CA may delay an acknowledgement: 0 on the passive side, which is not told.
     peer_ack_delay: TimeCode,
     /// Passive: LAPs are put to the user.
     takes_paths: bool,
-    migration: Option<Box<Migration>>,
     terms: Terms,
-    timer: Timer,
-    /// While a REQ, REP or DREQ is unanswered.
-    exchange: Option<Box<Exchange>>,
-    /// While the request is undecided.
-    listener: Option<ListenerId>,
-    /// How far it has got with its peer, if both may ask.
-    peering: Option<Peering>,
+    /// Where the primary path ends; within a subnet the address does not say so.
+    remote_gid: Gid,
+    /// How long we have to answer the peer's REQ or REP.
+    answer_within: Duration,
+    /// What our MRAs carry, unless that is nothing.
+    mra_data: Option<Arc<PrivateData<222>>>,
     /// What the RTU carried, unless it was empty.
     rtu_data: Option<Box<PrivateData<224>>>,
-    /// What a DREP carries, unless it is empty.
-    drep_data: Option<Box<PrivateData<224>>>,
 }
 
 impl Connection {

@@ -15,10 +15,10 @@ use super::passive::{Agreement, Arrival};
 use super::{Connection, Role, State};
 
 /// How far a connection has got that asks for its peer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Peering {
-    /// The peer may ask, too: there it finds us.
-    Waiting(Meeting),
+    /// The peer may ask, too: there it finds us. Few connections have one.
+    Waiting(Box<Meeting>),
     /// One of the two has answered the other, or it is over.
     Met,
 }
@@ -37,13 +37,13 @@ pub(in super::super) enum Crossing {
 impl Connection {
     /// From here on the peer's REQ finds this connection.
     pub(in super::super) fn await_peer(&mut self, core: &mut Core, meeting: Meeting) {
-        self.peering = Some(Peering::Waiting(meeting));
+        self.peering = Some(Peering::Waiting(Box::new(meeting)));
         core.peers.insert(meeting, self.handle.slot());
     }
 
     /// Whether it asked for its peer, and does not wait any more.
     pub(in super::super) fn has_met_peer(&self) -> bool {
-        self.peering == Some(Peering::Met)
+        matches!(self.peering, Some(Peering::Met))
     }
 
     /// Whether it asked for its peer.
@@ -53,8 +53,8 @@ impl Connection {
 
     /// The peer's REQ does not find it any more.
     pub(in super::super) fn leave_peers(&mut self, core: &mut Core) {
-        if let Some(Peering::Waiting(meeting)) = self.peering {
-            core.peers.remove(meeting, self.handle.slot());
+        if let Some(Peering::Waiting(meeting)) = &self.peering {
+            core.peers.remove(**meeting, self.handle.slot());
             self.peering = Some(Peering::Met);
         }
     }
