@@ -15,6 +15,9 @@ mod deadlines {}
 #[doc = include_str!("../docs/datagrams.md")]
 mod datagrams {}
 
+#[doc = include_str!("../docs/raw.md")]
+mod raw {}
+
 #[doc = include_str!("../docs/memory.md")]
 mod memory {}
 
