@@ -1,15 +1,17 @@
 //! Building a subnet.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use ibdev::{DeviceError, PortTables};
 use ibwire::{Guid, Mtu, PKey, Rate};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
+use tokio::time::Sleep;
 
 use super::driver;
 use super::fabric::{Fabric, Link, PortId};
@@ -18,6 +20,7 @@ use super::node::{Node, PortShape};
 use super::subnet::{Inner, Subnet};
 use crate::device::{Core, SoftDevice};
 use crate::engine::{Config, Engine, PortConfig, device_attr};
+use crate::manager::{SmConfig, SubnetManager};
 
 /// A subnet to be built: awaited, it becomes a [`Subnet`] on the current tokio runtime, and is up.
 ///
@@ -36,8 +39,11 @@ pub struct BuildSubnet {
     rate: Rate,
     lmc: u8,
     timed: bool,
+    managed: bool,
     seed: u64,
     refused: Option<DeviceError>,
+    /// The subnet while its manager does the first sweep, and when to look again.
+    settling: Option<(Subnet, Pin<Box<Sleep>>)>,
 }
 
 #[derive(Debug)]
@@ -76,8 +82,10 @@ impl BuildSubnet {
             rate: Fabric::RATE,
             lmc: 0,
             timed: false,
+            managed: false,
             seed: 0,
             refused: None,
+            settling: None,
         }
     }
 
@@ -189,6 +197,14 @@ impl BuildSubnet {
         self
     }
 
+    /// Each subnet, and each rail, has a subnet manager with subnet administration on its first switch, as a real one: it sweeps,
+    /// writes what the ports are to be, and answers the SA's queries. The subnet is up when the first sweep is over. Without
+    /// it LIDs, routes and partitions are there from the start, and nobody answers as the SA.
+    pub fn managed(mut self) -> Self {
+        self.managed = true;
+        self
+    }
+
     fn limit(&mut self, what: &'static str, value: usize, limit: usize) {
         let error = DeviceError::Limit { what, value: value as u64, limit: limit as u64 };
         self.refused.get_or_insert(error);
@@ -237,11 +253,14 @@ impl BuildSubnet {
         let engines: Vec<[u8; 32]> = (0..hcas).map(|_| seeds.random()).collect();
         let mut fabric = Fabric::new(nodes, &ends, seeds.random(), start);
         fabric.timed = self.timed;
-        if !fabric.assign_lids(self.lmc) {
+        if self.managed {
+            self.attach_managers(&mut fabric, start);
+        } else if fabric.assign_lids(self.lmc) {
+            fabric.plan();
+        } else {
             let (value, limit) = (u64::from(Fabric::FIRST_MLID), u64::from(Fabric::FIRST_MLID) - 1);
             return Err(DeviceError::Limit { what: "LIDs", value, limit });
         }
-        fabric.plan();
         // The engines are made with what the ports are now.
         while fabric.take_configured().is_some() {}
         let configs: Vec<_> =
@@ -255,6 +274,24 @@ impl BuildSubnet {
         let inner = Arc::new(Inner::new(self.seed, wires.clone(), devices));
         runtime.spawn(driver::run(Arc::downgrade(&inner)));
         Ok(Subnet(inner))
+    }
+
+    /// Puts a manager on the first switch of each subnet.
+    fn attach_managers(&self, fabric: &mut Fabric, now: Instant) {
+        let mut p_keys = BTreeMap::new();
+        for (spec, node) in self.nodes.iter().zip(&fabric.nodes).filter(|(spec, _)| !spec.is_switch) {
+            let keys = spec.pkeys.clone().unwrap_or_else(|| vec![PKey::DEFAULT]);
+            let guids = node.numbers().filter_map(|port| node.port(port)?.guids.first().copied());
+            p_keys.extend(guids.map(|guid| (guid, keys.clone())));
+        }
+        let mut subnets = BTreeSet::new();
+        for switch in (0..fabric.nodes.len()).filter(|node| self.nodes[*node].is_switch) {
+            if subnets.insert(fabric.subnet_of(PortId { node: switch, port: 0 })) {
+                let mut config = SmConfig::new(fabric.nodes[switch].guid);
+                (config.lmc, config.p_keys) = (self.lmc, p_keys.clone());
+                fabric.attach(now, switch, Box::new(SubnetManager::new(config)));
+            }
+        }
     }
 
     fn check_names(&self) -> Result<(), DeviceError> {
@@ -376,7 +413,24 @@ fn engine_config(node: &Node, seed: [u8; 32]) -> Config {
 impl Future for BuildSubnet {
     type Output = Result<Subnet, DeviceError>;
 
-    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
-        Poll::Ready(self.build())
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.settling.is_none() {
+            let subnet = self.build()?;
+            if !self.managed {
+                return Poll::Ready(Ok(subnet));
+            }
+            self.settling = Some((subnet, Box::pin(tokio::time::sleep(LOOK))));
+        }
+        let Some((subnet, pause)) = &mut self.settling else { return Poll::Pending };
+        while pause.as_mut().poll(cx).is_ready() {
+            if subnet.0.wires.fabric().is_settled() {
+                return Poll::Ready(Ok(subnet.clone()));
+            }
+            pause.as_mut().reset(tokio::time::Instant::now() + LOOK);
+        }
+        Poll::Pending
     }
 }
+
+/// How often it is looked whether the first sweep is over.
+const LOOK: Duration = Duration::from_millis(1);

@@ -22,7 +22,6 @@ const MANAGEMENT_VL: u8 = 15;
 /// Most links on a way.
 const MOST_HOPS: usize = 64;
 
-#[allow(dead_code, reason = "managers attach themselves")]
 impl Fabric {
     /// Puts a manager on a switch: from now on it is managers that configure the subnet.
     pub(super) fn attach(&mut self, now: Instant, node: usize, manager: Box<dyn Manager>) {
@@ -33,12 +32,9 @@ impl Fabric {
         self.set_timer(Owner::Manager(node), Some(now));
     }
 
-    /// Takes the manager away.
-    pub(super) fn detach(&mut self, now: Instant, node: usize) {
-        self.managers.remove(&node);
-        self.set_timer(Owner::Manager(node), None);
-        self.nodes[node].set_capabilities(now, 0, |info| info.capability_mask &= !PortCapabilities::SM);
-        self.changed(node);
+    /// Whether all managers have the subnet as they want it.
+    pub(super) fn is_settled(&self) -> bool {
+        self.managers.values().all(|manager| manager.is_settled())
     }
 }
 

@@ -43,4 +43,6 @@ pub(crate) trait Manager: fmt::Debug + Send {
     fn poll_transmit(&mut self, now: Instant) -> Option<ManagerMad>;
     /// When to call [`handle_timeout`](Self::handle_timeout); `None` for never.
     fn poll_timeout(&self) -> Option<Instant>;
+    /// Whether the subnet is as it wants it.
+    fn is_settled(&self) -> bool;
 }

@@ -34,6 +34,10 @@ impl Manager for SubnetManager {
     fn poll_timeout(&self) -> Option<Instant> {
         SubnetManager::poll_timeout(self)
     }
+
+    fn is_settled(&self) -> bool {
+        SubnetManager::is_settled(self)
+    }
 }
 
 fn by_qp0(lid: Lid, mad: [u8; ibdev::MAD_LEN]) -> ManagerMad {

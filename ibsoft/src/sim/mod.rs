@@ -2,7 +2,8 @@
 //!
 //! A [`Subnet`] lives on the tokio runtime that it is built on, without threads, sockets or globals, so that tests
 //! run in parallel. Each of its devices is a [`SoftDevice`](crate::SoftDevice) with the same engine as over UDP; its
-//! packets are built and checked down to both CRCs. LIDs, GIDs and paths are static: there is no subnet manager.
+//! packets are built and checked down to both CRCs. LIDs and paths are there from the start,
+//! without a subnet manager, unless it is asked for one ([`BuildSubnet::managed`]): then there is subnet administration, too.
 //!
 //! Under a paused clock (`#[tokio::test(start_paused = true)]`) its time is virtual: minutes of timeouts take
 //! milliseconds. The seed decides every fault, QP number and PSN; on a runtime with one thread the same seed and
@@ -37,7 +38,6 @@ mod faults;
 mod frame;
 mod link;
 mod management;
-#[allow(dead_code, reason = "subnets are not managed yet")]
 mod manager;
 mod node;
 mod plan;

@@ -34,6 +34,10 @@ impl Manager for Scripted {
     fn poll_timeout(&self) -> Option<Instant> {
         None
     }
+
+    fn is_settled(&self) -> bool {
+        true
+    }
 }
 
 /// HCA "a" at port 1 of switch "near", that by its port 2 to port 3 of switch "far", HCA "b" at port 1 of that. Nothing is
