@@ -71,6 +71,7 @@ fn main() -> ExitCode {
         (&cm, kernel_alone()),
         (&cm, kernel_and_us()),
         (&cm, verbs()),
+        (&cm, rmpp()),
         (&cm, beside_ib_cm()),
         (&umad, conformance()),
         (&umad, without_ib_cm()),
@@ -138,6 +139,22 @@ fn kernel_and_us() -> Vec<Case> {
         .map(|script| Case::new(script.trim_end_matches(".sh"), script, &["10.77.0.1", "239.1.1.1"]));
     let link = [Case::new("link_goes_down", "link_goes_down.sh", &["10.77.0.1", "fd77::1"]).limit(120)];
     cases.chain(long).chain(groups).chain(link).collect()
+}
+
+/// Tables of several MADs between the kernel's RMPP and ours, over IPv6: with other GIDs the kernel does not find the request
+/// that is answered.
+fn rmpp() -> Vec<Case> {
+    let case = |who: &str, wire: &str, segments: &[&str]| {
+        let arguments = [&["fd77::1", "fd77::2", who, wire], segments].concat();
+        Case::new(format!("sa_t52_rmpp_{who}_asks_on_a_{wire}_wire"), "sa_t52_rmpp.sh", &arguments)
+    };
+    let (long, short) = (["1", "2", "3", "64", "65", "66", "129", "1000"], ["1", "2", "66", "150"]);
+    vec![
+        case("us", "good", &long),
+        case("kernel", "good", &long),
+        case("us", "bad", &short),
+        case("kernel", "bad", &short),
+    ]
 }
 
 /// Queue pairs that are brought up by hand: pyverbs on rxe0 at one end, the software HCA at the other.

@@ -8,6 +8,9 @@ pub mod cm_engine;
 mod input;
 pub mod mad;
 pub mod packet;
+pub mod rmpp;
+pub mod sa_engine;
+pub mod sa_records;
 pub mod seeds;
 pub mod transport_engine;
 
@@ -26,9 +29,12 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 4] = [
+pub const TARGETS: [Target; 7] = [
     Target { name: "packet", run: packet::run, seeds: packet::seeds },
     Target { name: "mad", run: mad::run, seeds: mad::seeds },
     Target { name: "cm-engine", run: cm_engine::run, seeds: cm_engine::seeds },
     Target { name: "transport-engine", run: transport_engine::run, seeds: transport_engine::seeds },
+    Target { name: "sa-records", run: sa_records::run, seeds: sa_records::seeds },
+    Target { name: "rmpp", run: rmpp::run, seeds: rmpp::seeds },
+    Target { name: "sa-engine", run: sa_engine::run, seeds: sa_engine::seeds },
 ];

@@ -117,6 +117,35 @@ pub fn sa_mads() -> Vec<Seed> {
     lines("ibwire/tests/data/sa-mads.txt", 0, 1)
 }
 
+/// All captured MADs of subnet administration, and each table with its records behind the first header.
+pub fn sa_captures() -> Vec<Seed> {
+    let folder = file("ibsa/tests/captures");
+    let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut names: Vec<_> =
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.retain(|name| name.ends_with(".hex") && !name.contains("datagrams"));
+    names.sort();
+    let mut seeds: Vec<Seed> = Vec::new();
+    for name in names {
+        for line in read(&format!("ibsa/tests/captures/{name}")).lines() {
+            if let Some(head) = line.strip_prefix("@ ") {
+                let label = head.split(' ').next().unwrap_or(head).replace('/', "-");
+                let name = format!("{}-{label}", name.trim_end_matches(".hex"));
+                seeds.push(Seed { name, bytes: Vec::new() });
+            } else if !line.starts_with('#')
+                && let Some(seed) = seeds.last_mut()
+            {
+                seed.bytes.extend(from_hex(&line.replace(' ', "")));
+            }
+        }
+    }
+    // The same bytes need not be tried again.
+    let mut known = std::collections::BTreeSet::new();
+    seeds.retain(|seed| known.insert(seed.bytes.clone()));
+    assert!(seeds.len() > 100, "{}", seeds.len());
+    seeds
+}
+
 /// The lines of a file as seeds: one word is the name, another one bytes in hexadecimal digits.
 fn lines(path: &str, name: usize, bytes: usize) -> Vec<Seed> {
     let text = read(path);

@@ -97,3 +97,18 @@ fn cm_engine() {
 fn transport_engine() {
     run("transport-engine");
 }
+
+#[test]
+fn sa_records() {
+    run("sa-records");
+}
+
+#[test]
+fn rmpp() {
+    run("rmpp");
+}
+
+#[test]
+fn sa_engine() {
+    run("sa-engine");
+}

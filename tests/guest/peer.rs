@@ -4,6 +4,7 @@
 #![allow(unreachable_pub, reason = "a test has no users")]
 
 mod peer {
+    pub mod rmpp;
     pub mod verbs;
 }
 
@@ -48,6 +49,8 @@ enum Act {
     Reject { ip: IpAddr, port: u16, text: String },
     /// Opens the device and serves nothing.
     Idle,
+    /// Sends and receives tables of several MADs.
+    Rmpp(peer::rmpp::Rmpp),
     /// Brings up a queue pair without a connection manager and uses it.
     Verbs(peer::verbs::Verbs),
 }
@@ -93,6 +96,7 @@ async fn main() -> ExitCode {
         Act::Serve { talk } => serve(talk).await,
         Act::Reject { ip, port, text } => reject(SocketAddr::new(ip, port), &text).await,
         Act::Idle => idle().await,
+        Act::Rmpp(rmpp) => rmpp.run().await,
         Act::Verbs(verbs) => verbs.run().await,
     };
     match result {
