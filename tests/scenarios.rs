@@ -1,4 +1,4 @@
-//! Every numbered scenario of spec/cm.md, spec/softhca.md and spec/raw.md is there, as a test whose name says so.
+//! Every numbered scenario of spec/cm.md, spec/softhca.md, spec/raw.md and spec/sa.md is there, as a test whose name says so.
 //!
 //! A name begins with all numbers that it stands for: `cm_t31_…`, `hca_t10_t11_…`.
 #![forbid(unsafe_code)]
@@ -8,7 +8,12 @@ use std::path::Path;
 use std::{fs, io};
 
 /// The workspace's members that have tests.
-const FOLDERS: [&str; 8] = ["benches", "ibcm", "ibcm-sys", "ibraw", "ibsa", "ibsoft", "ibwire", "tests"];
+const FOLDERS: [&str; 9] =
+    ["benches", "examples", "ibcm", "ibcm-sys", "ibraw", "ibsa", "ibsoft", "ibwire", "tests"];
+
+/// What stands before the name of a case that is no function: one of the guest, one with programs that may be missing.
+const CASES: [&str; 5] =
+    ["case(\"", "alone(\"", "Trial::test(\"", "Case::new(\"", "Case::new(format!(\""];
 
 /// Numbers that the names of tests in the workspace begin with, for scenarios of `family`.
 fn scenarios(family: &str) -> io::Result<BTreeSet<u32>> {
@@ -43,7 +48,7 @@ fn tests(source: &str) -> impl Iterator<Item = String> {
             return None;
         }
         let function = line.strip_prefix("async ").unwrap_or(line).strip_prefix("fn ");
-        let name = function.filter(|_| is_test).or_else(|| line.strip_prefix("case(\""))?;
+        let name = function.filter(|_| is_test).or_else(|| CASES.iter().find_map(|case| line.strip_prefix(case)))?;
         is_test = false;
         Some(name.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next()?.to_owned())
     };
@@ -83,6 +88,11 @@ fn all_of_the_software_hca() -> io::Result<()> {
 }
 
 #[test]
+fn all_of_subnet_administration() -> io::Result<()> {
+    all_are_there("sa", 83)
+}
+
+#[test]
 fn names_are_read() {
     let source = "
         #[test]
@@ -97,8 +107,11 @@ fn names_are_read() {
         fn cm_t07_t08() {}
         #[test]
         fn hca_t09_t1_text_t10() {}
+        Case::new(format!("hca_t11_{who}"), "script.sh", &[]),
+        let trial = Trial::test("hca_t12", run);
+        Trial::test("hca_t13_programs", run),
     ";
     let numbers_of = |family| tests(source).flat_map(|name| numbers(&name, family)).collect::<Vec<_>>();
     assert_eq!(numbers_of("cm"), [1, 2, 3, 6, 7, 8]);
-    assert_eq!(numbers_of("hca"), [9]);
+    assert_eq!(numbers_of("hca"), [9, 11, 13]);
 }

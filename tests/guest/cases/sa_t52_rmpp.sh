@@ -10,7 +10,7 @@ if [[ $who == us ]]; then
   says theirs listening
   ours rmpp "$us" "$kernel" asks "$@" >ours
   kill $!
-  if [[ $wire == good ]]; then ! grep unacknowledged theirs; fi
+  if [[ $wire == good ]] && grep unacknowledged theirs; then exit 1; fi
 else
   ours rmpp "$us" "$kernel" answers "$@" >ours &
   says ours listening

@@ -58,9 +58,10 @@ class Agent:
             check("error of a short read", error.errno, errno.ENOSPC)
             read = os.read(self.file, UMAD + (1 << 20))
             check("a long message", len(read) > UMAD + 256, True)
-        length = struct.unpack_from("=I", read, 16)[0]
-        check("length", len(read), length)
-        return struct.unpack_from("=I", read, 4)[0], read[20:UMAD], read[UMAD:]
+        status, length = struct.unpack_from("=I", read, 4)[0], struct.unpack_from("=I", read, 16)[0]
+        if status == 0:
+            check("length", len(read), length)
+        return status, read[20:UMAD], read[UMAD:]
 
 
 def back(address):
@@ -77,7 +78,7 @@ def to(ip):
     return struct.pack(">II H BB", 1, GSI_QKEY, 0, 0, 0) + grh + bytes(4 + 2 + 6)
 
 
-def data_of(mad, is_request):
+def data_of(mad):
     """What stands behind the headers. The kernel hands up the whole room of a message of one MAD."""
     if len(mad) > 256 or not mad[26] & ACTIVE:
         return mad[SA:]
@@ -97,7 +98,7 @@ def answers():
             continue  # the same request again: its answer is on its way
         known.add(transaction)
         if method == GET_MULTI:
-            data = data_of(mad, True)
+            data = data_of(mad)
             check("a request", data, pattern(len(data)))
         else:
             data = pattern(struct.unpack_from(">I", mad, SA)[0])
@@ -107,7 +108,8 @@ def answers():
         head[24:36] = bytes(12)
         head[24], head[26] = 1, ACTIVE
         struct.pack_into(">H", head, 44, 1)
-        agent.send(back(address), bytes(head) + data, 100, 40)
+        # With a time the kernel would wait for an answer to the answer. So it repeats after 2 s what is not acknowledged.
+        agent.send(back(address), bytes(head) + data, 0, 20)
 
 
 def asks(ip, segments):
@@ -123,7 +125,7 @@ def asks(ip, segments):
         check("status", status, 0)
         check("method", mad[3], 0x92)
         check("transaction", struct.unpack_from(">I", mad, 12)[0], number)
-        check(f"table of {count} segments", data_of(mad, False), pattern(length))
+        check(f"table of {count} segments", data_of(mad), pattern(length))
         print("table of segments:", count, flush=True)
     print("right")
 
