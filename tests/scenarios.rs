@@ -12,8 +12,7 @@ const FOLDERS: [&str; 9] =
     ["benches", "examples", "ibcm", "ibcm-sys", "ibraw", "ibsa", "ibsoft", "ibwire", "tests"];
 
 /// What stands before the name of a case that is no function: one of the guest, one with programs that may be missing.
-const CASES: [&str; 5] =
-    ["case(\"", "alone(\"", "Trial::test(\"", "Case::new(\"", "Case::new(format!(\""];
+const CASES: [&str; 5] = ["case(\"", "alone(\"", "Trial::test(\"", "Case::new(\"", "Case::new(format!(\""];
 
 /// Numbers that the names of tests in the workspace begin with, for scenarios of `family`.
 fn scenarios(family: &str) -> io::Result<BTreeSet<u32>> {
@@ -48,7 +47,8 @@ fn tests(source: &str) -> impl Iterator<Item = String> {
             return None;
         }
         let function = line.strip_prefix("async ").unwrap_or(line).strip_prefix("fn ");
-        let name = function.filter(|_| is_test).or_else(|| CASES.iter().find_map(|case| line.strip_prefix(case)))?;
+        let name =
+            function.filter(|_| is_test).or_else(|| CASES.iter().find_map(|case| line.strip_prefix(case)))?;
         is_test = false;
         Some(name.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next()?.to_owned())
     };
@@ -107,9 +107,9 @@ fn names_are_read() {
         fn cm_t07_t08() {}
         #[test]
         fn hca_t09_t1_text_t10() {}
-        Case::new(format!("hca_t11_{who}"), "script.sh", &[]),
-        let trial = Trial::test("hca_t12", run);
-        Trial::test("hca_t13_programs", run),
+        Case::new(format!(\"hca_t11_{who}\"), \"script.sh\", &[]),
+        let trial = Trial::test(\"hca_t12\", run);
+        Trial::test(\"hca_t13_programs\", run),
     ";
     let numbers_of = |family| tests(source).flat_map(|name| numbers(&name, family)).collect::<Vec<_>>();
     assert_eq!(numbers_of("cm"), [1, 2, 3, 6, 7, 8]);
