@@ -67,10 +67,12 @@ fn number(part: &str) -> Option<u32> {
     if rest.is_empty() || rest.starts_with('_') { digits.parse().ok() } else { None }
 }
 
-fn all_are_there(family: &str, last: u32) -> io::Result<()> {
+fn all_are_there(family: &str, last: u32, open: &[u32]) -> io::Result<()> {
     let found = scenarios(family)?;
-    let missing: Vec<_> =
-        (1..=last).filter(|n| !found.contains(n)).map(|n| format!("{family}_t{n:02}")).collect();
+    let missing: Vec<_> = (1..=last)
+        .filter(|n| !found.contains(n) && !open.contains(n))
+        .map(|n| format!("{family}_t{n:02}"))
+        .collect();
     assert!(missing.is_empty(), "no test is named after {}", missing.join(", "));
     let unknown: Vec<_> = found.into_iter().filter(|n| !(1..=last).contains(n)).collect();
     assert!(unknown.is_empty(), "{family} has no scenarios {unknown:?}");
@@ -79,17 +81,18 @@ fn all_are_there(family: &str, last: u32) -> io::Result<()> {
 
 #[test]
 fn all_of_connection_management() -> io::Result<()> {
-    all_are_there("cm", 87)
+    all_are_there("cm", 87, &[])
 }
 
 #[test]
 fn all_of_the_software_hca() -> io::Result<()> {
-    all_are_there("hca", 65)
+    all_are_there("hca", 65, &[])
 }
 
 #[test]
 fn all_of_subnet_administration() -> io::Result<()> {
-    all_are_there("sa", 83)
+    // 26: records other than paths are handed on as the SA answers them. 62: of the SA's side alone.
+    all_are_there("sa", 83, &[26, 62])
 }
 
 #[test]

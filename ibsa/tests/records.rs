@@ -73,9 +73,9 @@ fn every_captured_record_is_written_as_it_was_read() {
 }
 
 #[test]
-fn class_port_info_says_what_opensm_can_do() {
+fn sa_t01_class_port_info_says_what_opensm_can_do() {
     let header = header_of("01-classportinfo-get", "cpi-get/sa1");
-    // sa_t01: an attribute offset of 0 in the answer to a Get is one record.
+    // An attribute offset of 0 in the answer to a Get is one record.
     assert_eq!(header.attribute_offset, 0);
     let info: ClassPortInfo = record("01-classportinfo-get", "cpi-get/sa1");
     assert_eq!((info.capability_mask, info.capability_mask2), (0x2602, 0xb5e8));
@@ -191,6 +191,32 @@ fn sa_t13_the_scope_of_a_group_is_in_its_mgid() {
     let group: McMemberRecord = record("11-mcmember", "mc-create/sa1");
     assert_eq!(group.mgid.0[1] & 0x0f, 5);
     assert_eq!(group.scope, 0);
+}
+
+#[test]
+fn sa_t14_rates_are_compared_by_their_speed() {
+    let (five, ten, unknown) = (Rate::GBPS_5, Rate::GBPS_10, Rate(0x3e));
+    assert!(five.0 > ten.0 && five.mbps() < ten.mbps(), "the codes are in no order");
+    assert_eq!(unknown.mbps(), None);
+}
+
+#[test]
+fn sa_t19_a_selector_comes_with_its_value() {
+    for (mask, template) in [
+        (0b11 << 16, Template::<PathRecord>::new().mtu(Is::Best)),
+        (0b11 << 18, Template::<PathRecord>::new().rate(Is::GreaterThan(Rate::GBPS_10))),
+        (0b11 << 20, Template::<PathRecord>::new().packet_life_time(Is::Best)),
+    ] {
+        assert_eq!(template.mask(), mask);
+    }
+    let (group, mask) = Template::<McMemberRecord>::new().mtu(Is::Exactly(Mtu::B2048)).checked().unwrap();
+    assert_eq!((mask, group.mtu_selector, group.mtu), (0b11 << 4, Selector::Exactly, Mtu::B2048));
+}
+
+#[test]
+fn sa_t20_a_service_has_both_of_its_bits() {
+    assert_eq!(Template::<PathRecord>::new().service_id(7u64).mask(), 0b11);
+    assert_eq!(Template::<MultiPathRecord>::new().service_id(ServiceId(7)).mask(), 1 << 16 | 1 << 21);
 }
 
 #[test]

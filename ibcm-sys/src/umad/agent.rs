@@ -47,13 +47,7 @@ impl UmadAgent {
         let nonblock = OFlags::NONBLOCK.bits() as i32;
         let file = OpenOptions::new().read(true).write(true).custom_flags(nonblock).open(&path);
         let file = file.map_err(|error| opening(&path, error))?;
-        let id = abi::register(&file, spec).map_err(|errno| match errno {
-            Errno::INVAL => DeviceError::InUse {
-                what: if spec.class == MgmtClass::CM { "management class 7 (CM)" } else { "the management class" },
-                holder: "a kernel module, ib_cm for class 7 (unload rdma_ucm, rdma_cm, ib_ipoib and ib_cm), or another program",
-            },
-            errno => DeviceError::os("register a MAD agent", errno.into()),
-        })?;
+        let id = abi::register(&file, spec).map_err(|errno| refused(spec.class, errno))?;
         let file = Arc::new(file);
         let lanes = match spec.class {
             MgmtClass::CM => Lanes::open(&path, counters),
@@ -64,6 +58,17 @@ impl UmadAgent {
         let receive = unsafe { readable(file) }?;
         let gone = [GoneWatch::new(events), GoneWatch::new(events)];
         Ok(Self { port: spec.port, receive, lanes, gone, counters: counters.clone() })
+    }
+}
+
+/// Why the kernel registers no agent of this class.
+fn refused(class: MgmtClass, errno: Errno) -> DeviceError {
+    match errno {
+        Errno::INVAL => DeviceError::InUse {
+            what: if class == MgmtClass::CM { "management class 7 (CM)" } else { "the management class" },
+            holder: "a kernel module, ib_cm for class 7 (unload rdma_ucm, rdma_cm, ib_ipoib and ib_cm), or another program",
+        },
+        errno => DeviceError::os("register a MAD agent", errno.into()),
     }
 }
 
@@ -144,5 +149,19 @@ fn failed(error: io::Error) -> DeviceError {
     match Errno::from_io_error(&error) {
         Some(Errno::IO | Errno::NODEV) => DeviceError::Gone,
         _ => DeviceError::os("read a MAD", error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sa_t82_a_refused_agent_says_why() {
+        let error = refused(MgmtClass::SA, Errno::PROTO);
+        let DeviceError::Os { what, error } = error else { panic!("{error}") };
+        assert_eq!((what, error.raw_os_error()), ("register a MAD agent", Some(Errno::PROTO.raw_os_error())));
+        let error = refused(MgmtClass::CM, Errno::INVAL).to_string();
+        assert!(error.contains("class 7 (CM)") && error.contains("ib_cm"), "{error}");
     }
 }

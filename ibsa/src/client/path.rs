@@ -34,6 +34,9 @@ pub struct PathQuery {
     run: Option<Running>,
 }
 
+/// The bit of the component mask for [`PathQuery::count`].
+const NUM_PATHS: u64 = 1 << 12;
+
 type Running = Pin<Box<dyn Future<Output = Result<FoundPath, QueryError>> + Send>>;
 
 #[derive(Debug)]
@@ -167,7 +170,6 @@ impl PathQuery {
 
 impl Query {
     async fn all(self) -> Result<Vec<PathRecord>, QueryError> {
-        const NUM_PATHS: u64 = 1 << 12;
         self.client.shared.open().await?;
         let wanted = self.sourced_template()?;
         let wanted = match wanted.mask() & NUM_PATHS {
@@ -190,8 +192,10 @@ impl Query {
     /// One path: the cached one, or what the SA answers. Many who ask for the same are one query.
     async fn one(self) -> Result<FoundPath, QueryError> {
         let runtime = self.client.shared.open().await?.clone();
-        let wanted = self.sourced_template()?;
-        let (asked, mask) = wanted.clone().checked()?;
+        // Of a Get the count says nothing, and there are SAs that mind (spec/sa.md T18).
+        let (asked, mask) = self.sourced_template()?.checked()?;
+        let (asked, mask) = (PathRecord { num_paths: 0, ..asked }, mask & !NUM_PATHS);
+        let wanted = Template::with_mask(asked.clone(), mask);
         let key: Key = (mask, PathRecord::to_bytes(&asked));
         let shared = Arc::clone(&self.client.shared);
         let timeout = self.timeout.unwrap_or(shared.timeout);

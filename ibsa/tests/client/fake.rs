@@ -60,6 +60,7 @@ pub(crate) struct Seen {
     pub mask: u64,
     pub data: Vec<u8>,
     pub sl: ServiceLevel,
+    pub pkey_index: u16,
 }
 
 /// How the SA answers.
@@ -363,8 +364,14 @@ impl FakeAgent {
         let (lid, mood) = self.world.with(|w| {
             let SaHeader { mad, component_mask, .. } = header;
             let (method, attribute) = (mad.method, mad.attribute);
-            let seen =
-                Seen { method, attribute, mask: component_mask, data: data.to_vec(), sl: out.to.av.sl };
+            let seen = Seen {
+                method,
+                attribute,
+                mask: component_mask,
+                data: data.to_vec(),
+                sl: out.to.av.sl,
+                pkey_index: out.to.pkey_index,
+            };
             w.log.push(seen);
             (w.tables.attr.sm_lid, w.mood)
         });

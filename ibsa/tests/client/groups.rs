@@ -35,7 +35,7 @@ async fn a_group_is_made_with_all_fields_and_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_group_that_exists_keeps_its_parameters() {
+async fn sa_t63_a_group_that_exists_keeps_its_parameters() {
     let fake = Fake::new();
     fake.with(|w| {
         w.make_group(group());

@@ -5,6 +5,7 @@ mod fake;
 mod groups;
 mod notices;
 mod paths;
+mod queries;
 mod services;
 mod trouble;
 

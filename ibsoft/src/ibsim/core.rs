@@ -171,7 +171,7 @@ impl Core {
     }
 
     /// Gives a packet to the agent of its class.
-    fn deliver(&self, bytes: &[u8]) {
+    pub(super) fn deliver(&self, bytes: &[u8]) {
         let mut state = self.lock();
         let Some(packet) = Packet::parse(bytes) else {
             return state.counters.dropped_malformed += 1;

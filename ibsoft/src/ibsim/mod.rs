@@ -7,6 +7,8 @@ mod agents;
 mod attach;
 mod core;
 mod packet;
+#[cfg(test)]
+mod tests;
 mod unsupported;
 
 use std::sync::Arc;

@@ -263,6 +263,16 @@ fn a_deadline_is_kept() {
 }
 
 #[test]
+fn sa_t29_nobody_is_trusted_who_does_not_ask_for_it() {
+    let now = Instant::now();
+    let mut client = client(now);
+    client.request(now, node(Method::GET, now)).unwrap();
+    assert_eq!(sent(&mut client).unwrap().0.sm_key, 0);
+    client.request(now, Request { sm_key: 1, ..node(Method::GET, now) }).unwrap();
+    assert_eq!(sent(&mut client).unwrap().0.sm_key, 1);
+}
+
+#[test]
 fn sa_t30_several_records_are_named_as_such() {
     let now = Instant::now();
     let mut client = client(now);
@@ -407,7 +417,7 @@ fn sa_t36_a_late_answer_is_dropped() {
 }
 
 #[test]
-fn sa_t37_the_upper_half_of_the_transaction_id_is_the_devices() {
+fn sa_t37_t77_the_upper_half_of_the_transaction_id_is_the_devices() {
     let now = Instant::now();
     let mut client = client(now);
     client.request(now, node(Method::GET, now)).unwrap();

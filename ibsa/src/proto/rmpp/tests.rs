@@ -282,6 +282,44 @@ fn a_window_that_stays_closed_ends_the_transfer() {
 }
 
 #[test]
+fn sa_t56_no_more_is_under_way_than_there_are_receives() {
+    // Four receives; what comes while all are taken is lost, and what is lost comes again.
+    let mut now = Instant::now();
+    let config = RmppConfig { window: 4, ..RmppConfig::default() };
+    let mut receiver = Receiver::new(now, &config);
+    let mut sender = Sender::new(answer(), message(5000), &config).unwrap();
+    let (mut rounds, mut lost) = (0, 0);
+    loop {
+        let flight: Vec<_> = std::iter::from_fn(|| sender.poll_transmit(now)).collect();
+        assert!(flight.len() <= 4);
+        rounds += 1;
+        // Every third flight meets receives that another transfer has taken.
+        let room = if rounds % 3 == 0 { 2 } else { 4 };
+        lost += flight.len().saturating_sub(room);
+        let mut moved = false;
+        for mad in flight.iter().take(room) {
+            match give(&mut receiver, now, mad) {
+                Received::Going(None) => {}
+                Received::Going(Some(ack)) => {
+                    assert_eq!(sender.handle(now, &parts(&ack).0), Sent::Going);
+                    moved = true;
+                }
+                Received::Done(data, ack) => {
+                    assert_eq!((data, sender.handle(now, &parts(&ack).0)), (message(5000), Sent::Done));
+                    assert!(lost > 4 && receiver.held() == 0);
+                    return;
+                }
+                failed @ Received::Failed(..) => panic!("{failed:?}"),
+            }
+        }
+        if !moved {
+            now = sender.poll_timeout().unwrap();
+            assert_eq!(sender.handle_timeout(now), Sent::Going);
+        }
+    }
+}
+
+#[test]
 fn sa_t50_segments_beyond_the_window_are_dropped() {
     let now = Instant::now();
     let mut receiver = Receiver::new(now, &RmppConfig { window: 2, ..RmppConfig::default() });
