@@ -195,7 +195,7 @@ impl Query {
         // Of a Get the count says nothing, and there are SAs that mind (spec/sa.md T18).
         let (asked, mask) = self.sourced_template()?.checked()?;
         let (asked, mask) = (PathRecord { num_paths: 0, ..asked }, mask & !NUM_PATHS);
-        let wanted = Template::with_mask(asked.clone(), mask);
+        let wanted = Template::with_mask(asked, mask);
         let key: Key = (mask, PathRecord::to_bytes(&asked));
         let shared = Arc::clone(&self.client.shared);
         let timeout = self.timeout.unwrap_or(shared.timeout);

@@ -112,7 +112,7 @@ async fn sa_t27_paths_that_were_not_asked_for_are_left_out() {
     for change in changes {
         let mut other = path(0xffff);
         change(&mut other);
-        fake.with(|w| w.paths = vec![other.clone(), path(0xffff), other]);
+        fake.with(|w| w.paths = vec![other, path(0xffff), other]);
         let found = fake.client().path(THERE).p_key(0xffff).reversible(true).all().await.unwrap();
         assert_eq!(found, [path(0xffff)]);
     }
