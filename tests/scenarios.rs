@@ -96,6 +96,11 @@ fn all_of_subnet_administration() -> io::Result<()> {
 }
 
 #[test]
+fn all_of_raw_datagrams() -> io::Result<()> {
+    all_are_there("raw", 36, &[])
+}
+
+#[test]
 fn names_are_read() {
     let source = "
         #[test]
