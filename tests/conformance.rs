@@ -51,6 +51,7 @@ use libtest_mimic::Arguments;
 const DEVICES: &[&dyn Fixture] = &[
     &soft_udp::SoftUdp,
     &subnet::InSubnet,
+    &subnet::OverSwitches,
     #[cfg(feature = "verbs")]
     &conformance::rxe::Rxe,
 ];

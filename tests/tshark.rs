@@ -37,6 +37,7 @@ fn main() -> ExitCode {
     trials.extend(captured("v4", OVER_UDP, folder.join("captured-v4.pcap"), over_ipv4));
     trials.extend(captured("v6", OVER_UDP, folder.join("captured-v6.pcap"), over_ipv6));
     trials.extend(captured("subnet", ON_SUBNET, folder.join("captured-subnet.pcap"), on_subnet));
+    trials.extend(captured("link", ON_SUBNET, folder.join("captured-link.pcap"), over_a_link));
     trials.extend(captured("mads", MADS, folder.join("captured-mads.pcap"), mads_on_subnet));
     trials.extend(captured("mads_roce", &MADS[1..], folder.join("captured-mads-roce.pcap"), mads_over_udp));
     let trials = trials.into_iter().map(|trial| trial.with_ignored_flag(left_out)).collect();
@@ -230,6 +231,22 @@ fn on_subnet(file: &Path) -> Result<(), String> {
         let talk = conversation::all_kinds(&server, &client, Duration::from_secs(10));
         talk.await.map_err(|error| chain(&*error))?;
         net.write_pcap(file).map_err(|error| chain(&error))
+    })
+}
+
+/// One of the links between two switches, as it loses packets.
+fn over_a_link(file: &Path) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+    runtime.map_err(|error| error.to_string())?.block_on(async {
+        let net = Subnet::builder().switch("left").switch("right").link("left/9", "right");
+        let net = net.hca("server").link("server", "left").hca("client").link("client", "right");
+        let net = net.timed().seed(1).await.map_err(|error| chain(&error))?;
+        net.faults().loss(0.1);
+        let server = Hca::open(net.device("server")).await.map_err(|error| chain(&error))?;
+        let client = Hca::open(net.device("client")).await.map_err(|error| chain(&error))?;
+        let talk = conversation::all_kinds(&server, &client, Duration::from_secs(10));
+        talk.await.map_err(|error| chain(&*error))?;
+        net.write_pcap_of_link("left/9", file).map_err(|error| chain(&error))
     })
 }
 

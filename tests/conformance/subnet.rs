@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures::future::LocalBoxFuture;
 use ibdev::Device;
 use ibsoft::sim::Subnet;
+use ibwire::Rate;
 use tokio::runtime::Runtime;
 
 use super::bench::{Bench, Feature, Fixture, Hands};
@@ -30,6 +31,40 @@ impl Fixture for InSubnet {
     fn open(&self) -> LocalBoxFuture<'_, Bench> {
         Box::pin(async {
             let net = Subnet::rails(2, ["a", "b"]).seed(1).await.expect("a subnet");
+            Bench {
+                a: Arc::new(net.device("a")),
+                b: Arc::new(net.device("b")),
+                hands: Box::new(Wires(net)),
+                differs: &[],
+            }
+        })
+    }
+}
+
+/// The same devices at two switches, with two links of unlike kinds between those.
+#[derive(Debug)]
+pub struct OverSwitches;
+
+impl Fixture for OverSwitches {
+    fn name(&self) -> &'static str {
+        "switches"
+    }
+
+    fn lacks(&self) -> &'static [Feature] {
+        InSubnet.lacks()
+    }
+
+    fn runtime(&self) -> Runtime {
+        InSubnet.runtime()
+    }
+
+    fn open(&self) -> LocalBoxFuture<'_, Bench> {
+        Box::pin(async {
+            let net = Subnet::builder().switch("left").switch("right").link("left", "right");
+            let net = net.link("left", "right").rate(Rate::GBPS_25);
+            let net = net.hca_with_ports("a", 2).link("a/1", "left").link("a/2", "left");
+            let net = net.hca_with_ports("b", 2).link("b/1", "right").link("b/2", "right");
+            let net = net.timed().seed(1).await.expect("a subnet");
             Bench {
                 a: Arc::new(net.device("a")),
                 b: Arc::new(net.device("b")),
