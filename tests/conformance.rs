@@ -26,6 +26,7 @@ mod conformance {
     pub mod messages;
     pub mod migration;
     pub mod order;
+    pub mod raw;
     pub mod refused;
     pub mod retries;
     #[cfg(feature = "verbs")]
@@ -43,7 +44,7 @@ use std::process::ExitCode;
 use conformance::bench::Fixture;
 use conformance::case::{Case, trials};
 use conformance::{
-    agents, attributes, cancel, datagrams, drops, events, limits, memory, messages, migration, order,
+    agents, attributes, cancel, datagrams, drops, events, limits, memory, messages, migration, order, raw,
     refused, retries, shared_receives, soft_udp, states, subnet, uc, waiting,
 };
 use libtest_mimic::Arguments;
@@ -72,6 +73,7 @@ const CASES: &[&[Case]] = &[
     waiting::CASES,
     events::CASES,
     datagrams::CASES,
+    raw::CASES,
     uc::CASES,
     shared_receives::CASES,
 ];

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use ibcm::sim::Subnet;
 use ibcm::{Hca, OpenError};
+use ibraw::{EtherDest, EtherType, Group, Link, LinkAddress, NextHeader, RawEtherSocket, RawIpv6Socket};
 use ibsoft::{SoftDevice, UdpConfig};
 use ibwire::packet::{Bth, TransportPacket};
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -40,6 +41,8 @@ fn main() -> ExitCode {
     trials.extend(captured("link", ON_SUBNET, folder.join("captured-link.pcap"), over_a_link));
     trials.extend(captured("mads", MADS, folder.join("captured-mads.pcap"), mads_on_subnet));
     trials.extend(captured("mads_roce", &MADS[1..], folder.join("captured-mads-roce.pcap"), mads_over_udp));
+    let file = folder.join("captured-raw.pcap");
+    trials.push(Trial::test("captured_raw_packets_of_a_subnet", move || raw_on_subnet(&file)));
     let trials = trials.into_iter().map(|trial| trial.with_ignored_flag(left_out)).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -275,6 +278,52 @@ fn mads_over_udp(file: &Path) -> Result<(), String> {
         },
         file,
     )
+}
+
+/// Raw packets of both kinds between two sockets on a subnet. tshark calls the last word of LNH 1 by its IPv6 names.
+fn raw_on_subnet(file: &Path) -> Result<(), Failed> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+    let talk = async {
+        let net = Subnet::star(["ann", "bob"]).await?;
+        let (ann, bob): (Link, Link) = (net.device("ann").into(), net.device("bob").into());
+        let (ether, ipv6) = (
+            RawEtherSocket::bind(&ann, [EtherType::LOCAL_1]).await?,
+            RawIpv6Socket::bind(&ann, [NextHeader::UDP]).await?,
+        );
+        let listener = RawIpv6Socket::bind(&bob, [NextHeader::UDP]).await?;
+        let group = Group::ipv6("ff02::1")?;
+        let _held = listener.join(&group).await?;
+        let station = LinkAddress::new(bob.address().as_bytes()).ok_or("an address")?;
+        ether.send_to(b"hello", &EtherDest { ether_type: EtherType::LOCAL_1, to: station }).await?;
+        let udp = [0x04, 0xd2, 0x16, 0x2e, 0, 13, 0x12, 0x34, b'a', b'b', b'c', b'd', b'e'];
+        ipv6.send_to(&udp, &group.ipv6_dest(NextHeader::UDP).ok_or("a group")?).await?;
+        assert_eq!(listener.recv().await?.data[..], udp);
+        net.write_pcap(file)?;
+        Ok::<_, Box<dyn std::error::Error>>(())
+    };
+    runtime.map_err(|error| error.to_string())?.block_on(talk).map_err(|error| chain(&*error))?;
+    let frames = tshark(file)?;
+    let [ether, ipv6] = &frames[..] else { return Err(format!("{} frames", frames.len()).into()) };
+    let number = |name, value| (name, Want::Number(value));
+    let mut complaints = ether.complaints(&[
+        number("infiniband.lrh.lnh", 0),
+        number("infiniband.lrh.pktlen", 5),
+        number("infiniband.lrh.slid", 1),
+        number("infiniband.lrh.dlid", 2),
+        number("infiniband.rwh.etype", 0x88b5),
+    ]);
+    complaints.extend(ipv6.complaints(&[
+        number("infiniband.lrh.lnh", 1),
+        number("infiniband.lrh.pktlen", 16),
+        number("infiniband.lrh.dlid", 0xc000),
+        number("ipv6.plen", 13),
+        number("ipv6.nxt", 17),
+        number("ipv6.hlim", 1),
+        number("udp.srcport", 1234),
+        number("udp.dstport", 5678),
+        number("udp.length", 13),
+    ]));
+    none(complaints)
 }
 
 /// An error with its causes.

@@ -8,6 +8,7 @@ pub mod cm_engine;
 mod input;
 pub mod mad;
 pub mod packet;
+pub mod raw;
 pub mod rmpp;
 pub mod sa_engine;
 pub mod sa_records;
@@ -29,9 +30,10 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 8] = [
     Target { name: "packet", run: packet::run, seeds: packet::seeds },
     Target { name: "mad", run: mad::run, seeds: mad::seeds },
+    Target { name: "raw", run: raw::run, seeds: raw::seeds },
     Target { name: "cm-engine", run: cm_engine::run, seeds: cm_engine::seeds },
     Target { name: "transport-engine", run: transport_engine::run, seeds: transport_engine::seeds },
     Target { name: "sa-records", run: sa_records::run, seeds: sa_records::seeds },

@@ -84,6 +84,11 @@ fn hca_t09_every_length_and_every_opcode() {
 }
 
 #[test]
+fn raw_packets() {
+    run("raw");
+}
+
+#[test]
 fn mads() {
     run("mad");
 }

@@ -40,6 +40,8 @@ pub enum Feature {
     TwoDevices,
     /// A second port.
     TwoPorts,
+    /// Raw IPv6 and raw EtherType queue pairs.
+    Raw,
     /// Alternate paths, to which connections migrate.
     PathMigration,
     /// The test can take the port of a device down and up.

@@ -25,6 +25,7 @@ pub fn case(feature: Feature) -> Option<Case> {
         Feature::Atomics => ("lacks_atomics", |bench| Box::pin(atomics(bench))),
         Feature::Srq => ("lacks_srq", |bench| Box::pin(srq(bench))),
         Feature::Sqd => ("lacks_sqd", |bench| Box::pin(sqd(bench))),
+        Feature::Raw => ("lacks_raw", |bench| Box::pin(raw(bench))),
         Feature::PathMigration => ("lacks_path_migration", |bench| Box::pin(path_migration(bench))),
         Feature::TwoPorts => ("lacks_two_ports", |bench| Box::pin(two_ports(bench))),
         Feature::QpEvents => ("lacks_qp_events", |bench| Box::pin(qp_events(bench))),
@@ -34,9 +35,20 @@ pub fn case(feature: Feature) -> Option<Case> {
 }
 
 async fn qp(bench: Bench, kind: QpType) {
+    no_qp(&bench, kind).await;
+}
+
+async fn no_qp(bench: &Bench, kind: QpType) {
     let cq = bench.a.create_cq(2).await.unwrap();
     let created = bench.a.domain().create_qp(QpSpec::new(kind, &cq, 1, 1)).await;
     assert!(matches!(created, Err(DeviceError::Unsupported { .. })), "{created:?}");
+}
+
+async fn raw(bench: Bench) {
+    let attr = bench.a.attr();
+    assert_eq!((attr.max_raw_ipv6_qp, attr.max_raw_ethertype_qp, attr.raw_multicast), (0, 0, false));
+    no_qp(&bench, QpType::RawIpv6).await;
+    no_qp(&bench, QpType::RawEtherType).await;
 }
 
 async fn scatter_gather(bench: Bench) {

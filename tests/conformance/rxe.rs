@@ -34,7 +34,7 @@ impl Fixture for Rxe {
 
     /// One port; devices that belong to the kernel; no events of queue pairs (spec/softhca.md 5.1).
     fn lacks(&self) -> &'static [Feature] {
-        &[Feature::TwoPorts, Feature::PathMigration, Feature::Close, Feature::QpEvents]
+        &[Feature::TwoPorts, Feature::PathMigration, Feature::Raw, Feature::Close, Feature::QpEvents]
     }
 
     fn differs(&self) -> &'static [(Difference, &'static str)] {

@@ -24,7 +24,7 @@ impl Fixture for SoftUdp {
 
     /// Its ports are up as long as their sockets are open.
     fn lacks(&self) -> &'static [Feature] {
-        &[Feature::PortControl, Feature::Removal]
+        &[Feature::Raw, Feature::PortControl, Feature::Removal]
     }
 
     fn runtime(&self) -> Runtime {
