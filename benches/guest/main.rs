@@ -1,33 +1,51 @@
 //! The software HCA next to Linux's rdma_rxe, in the guest of tests/guest: two rxe devices at the ends of a veth pair, driven
-//! by perftest, against two of ours in two network namespaces at the ends of another one, and plain UDP over that.
+//! by perftest, against two of ours in two network namespaces at the ends of another one, and plain UDP over that. With the
+//! feature `verbs` also the SDK on rdma_rxe: its messages against perftest's, its connections against cmtime's.
 //!
-//! Boots qemu, which takes a minute, and then some minutes more. The same program runs in the guest, as `answer` and as `ask`.
+//! Boots qemu, which takes a minute, and then some minutes more. The same program runs in the guest, as `answer` and as `ask`,
+//! as `steps` and as `whole`.
 
-use std::collections::BTreeMap;
+#[cfg(feature = "verbs")]
+mod connections;
+mod samples;
+
 use std::error::Error;
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use benches::traffic::{Asker, Control, End, MESSAGE, Rc, Result, Task, Udp, Waiting, Work, serve};
-use benches::{Options, Table};
+use benches::Options;
+#[cfg(feature = "verbs")]
+use benches::traffic::Sdk;
+use benches::traffic::{Asker, Control, End, Rc, Result, Task, Udp, Waiting, Work, serve};
 use ibwire::Mtu;
+use samples::Samples;
 use tests::guest::{self, Case, Config, Machine};
 use tokio::net::TcpListener;
 
-/// Samples of everything, taken in turn.
-const ROUNDS: usize = 5;
+/// Samples of everything, taken in turn, unless `--count=N` says otherwise.
+const ROUNDS: u64 = 5;
 /// Where the end that answers waits for the other one.
 const CONTROL: u16 = 18_600;
 const PINGS: u64 = 1000;
 const MESSAGES: u64 = 200;
+/// Connections in the making at once.
+const CONNECTIONS: &str = "200";
 
 fn main() -> std::result::Result<(), Box<dyn Error + Send + Sync>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
+        #[cfg(feature = "verbs")]
+        ["answer", "sdk", device, waiting] => on_rxe()?.block_on(messages(device, waiting, false)),
         ["answer", who, address, mtu] => in_guest(who, address.parse()?, mtu, None),
         ["ask", who, address, mtu, peer] => in_guest(who, address.parse()?, mtu, Some(peer.parse()?)),
+        #[cfg(feature = "verbs")]
+        ["ask", "sdk", device, waiting] => on_rxe()?.block_on(messages(device, waiting, true)),
+        #[cfg(feature = "verbs")]
+        ["steps", device, count] => on_rxe()?.block_on(connections::by_steps(device, count.parse()?)),
+        #[cfg(feature = "verbs")]
+        ["whole", device, count] => on_rxe()?.block_on(connections::whole(device, count.parse()?)),
         _ => on_host(),
     }
 }
@@ -38,7 +56,9 @@ fn on_host() -> Result {
     );
     let mut missing = guest::missing();
     missing.extend(
-        ["ib_send_lat", "ib_send_bw"].into_iter().filter(|tool| !Path::new("/usr/bin").join(tool).exists()),
+        ["cmtime", "ib_send_lat", "ib_send_bw"]
+            .into_iter()
+            .filter(|tool| !Path::new("/usr/bin").join(tool).exists()),
     );
     if options.quick || !missing.is_empty() {
         println!("left out: `cargo bench` boots the guest for it; missing here: {missing:?}");
@@ -48,70 +68,54 @@ fn on_host() -> Result {
     let config = Config {
         name: "bench",
         setup: "setup-bench.sh",
-        variables: vec![("BENCH", program)],
+        variables: vec![
+            ("BENCH", program),
+            ("CONNECTIONS", CONNECTIONS.into()),
+            ("ON_RXE", if cfg!(feature = "verbs") { "yes" } else { "" }.into()),
+        ],
         helpers: &[],
         targets: &[],
         limit: Duration::from_secs(3600),
     };
     let machine = Machine::new(config, &Path::new(env!("CARGO_TARGET_TMPDIR")).join("guest"));
-    let mut samples: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    for round in 1..=ROUNDS {
+    let mut samples = Samples::default();
+    for round in 1..=options.count.unwrap_or(ROUNDS) {
         let outcome = machine.run(&Case::new(format!("round{round}"), "bench.sh", &[]).limit(600))?;
         if outcome.status != 0 {
             return Err(format!("round {round} ends with {}:\n{}", outcome.status, outcome.log).into());
         }
-        for line in outcome.log.lines().filter_map(|line| line.strip_prefix("sample ")) {
-            let (what, ns) = line.rsplit_once(' ').ok_or("a sample without a number")?;
-            samples.entry(what.to_owned()).or_default().push(ns.parse()?);
-        }
+        samples.take(&outcome.log)?;
     }
-    for samples in samples.values_mut() {
-        samples.sort_by(f64::total_cmp);
+    print!("{}", samples.traffic());
+    if cfg!(feature = "verbs") {
+        print!("\n{}", samples.on_rxe());
+    } else {
+        println!("left out: the SDK on rdma_rxe, which needs the feature `verbs`");
     }
-    print!("{}", table(&samples));
     Ok(())
 }
 
-/// Medians next to each other, with the lowest and the highest sample.
-fn table(samples: &BTreeMap<String, Vec<f64>>) -> Table {
-    let mut table =
-        Table::new(["half RTT us; MB/s", "rxe", "spread", "ours", "spread", "of rxe", "UDP", "of UDP"]);
-    let mut row = |name: String, [rxe, ours, udp]: [&str; 3], shown: fn(f64) -> f64| {
-        let sorted = |key: &str| {
-            let mut values: Vec<f64> = samples.get(key)?.iter().copied().map(shown).collect();
-            values.sort_by(f64::total_cmp);
-            Some(values)
-        };
-        let median = |key| sorted(key).map(|values| values[values.len() / 2]);
-        let number = |value: Option<f64>| value.map(|value| format!("{value:.0}")).unwrap_or_default();
-        let spread = |key| {
-            let ends = sorted(key).and_then(|values| Some((*values.first()?, *values.last()?)));
-            ends.map(|(least, most)| format!("{least:.0} .. {most:.0}")).unwrap_or_default()
-        };
-        let of = |key| {
-            let ratio = median(ours).zip(median(key)).map(|(ours, other)| ours / other);
-            ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default()
-        };
-        let numbers = [rxe, ours, udp].map(|key| number(median(key)));
-        let [of_rxe, of_udp] = [rxe, udp].map(of);
-        let [rxe_median, ours_median, udp_median] = numbers;
-        table.row([name, rxe_median, spread(rxe), ours_median, spread(ours), of_rxe, udp_median, of_udp]);
-    };
-    for waiting in ["blocking", "spinning"] {
-        let what = format!("ping-pong {waiting}");
-        let keys = ["rxe", "rc", "udp"].map(|who| format!("{who} {what}"));
-        row(format!("64 bytes, {waiting}"), keys.each_ref().map(String::as_str), |ns| ns / 2e3);
+#[cfg(feature = "verbs")]
+fn on_rxe() -> Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?)
+}
+
+/// One end of the SDK's ping-pongs on a device of rdma_rxe, in a process of its own.
+#[cfg(feature = "verbs")]
+async fn messages(device: &str, waiting: &str, asks: bool) -> Result {
+    const HERE: std::net::SocketAddr =
+        std::net::SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), CONTROL);
+    let task: Task = format!("{} {waiting} {PINGS}", Work::PingPong).parse()?;
+    if !asks {
+        let mut control = Control::accept(&TcpListener::bind(HERE).await?).await?;
+        let end = Sdk::accept(&mut control, device, task.waiting).await?;
+        return serve(control, end).await;
     }
-    for mtu in ["1024", "4096"] {
-        for what in ["write", "read", "send"] {
-            // Plain UDP only sends.
-            let keys = [format!("rxe {what} {mtu}"), format!("rc {what} {mtu}"), format!("udp send {mtu}")];
-            row(format!("64 KiB {what}, MTU {mtu}"), keys.each_ref().map(String::as_str), |ns| {
-                MESSAGE as f64 / ns * 1e3
-            });
-        }
-    }
-    table
+    let mut control = Control::connect(HERE).await?;
+    let end = Sdk::connect(&mut control, device, task.waiting).await?;
+    let ns = time(&mut Asker::new(control, end), task).await?;
+    println!("sample sdk ping-pong {waiting} {ns}");
+    Ok(())
 }
 
 /// One end, in its namespace of the guest: answers, or asks the one at `peer` and prints samples.

@@ -1,7 +1,7 @@
 # For `cargo bench --bench guest`. Two wires of the same kind, MTU 9000: rxe0 and rxe1 at the ends of one, namespaces c and d
 # at the ends of the other.
 source "$GUEST_DIR/neighbours.sh"
-modprobe -a veth crc32_generic rdma_rxe ib_uverbs
+modprobe -a veth crc32_generic rdma_rxe ib_uverbs ib_umad
 ip link set lo up
 
 # Both ends of the first wire are in the initial namespace, where rxe has its socket.

@@ -12,10 +12,12 @@ use super::super::*;
 fn all_but_connections() {
     on_rxe0(|hca| async move {
         assert!(ibcm::devices().iter().all(|device| device.ib_cm && device.unusable.is_none()));
+        // Who holds the class, and what to do about it.
         let names_ib_cm = |error: &DeviceError| {
-            assert!(
-                matches!(error, DeviceError::InUse { .. }) && error.to_string().contains("ib_cm"),
-                "{error}"
+            assert_eq!(
+                error.to_string(),
+                "management class 7 (CM) is taken: a kernel module, ib_cm for class 7 (unload rdma_ucm, rdma_cm, ib_ipoib and \
+                 ib_cm; or connect from a software HCA; or leave connections to librdmacm), or another program"
             );
         };
         match Listener::bind(SERVICE).device(&hca).await {

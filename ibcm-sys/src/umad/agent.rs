@@ -66,7 +66,7 @@ fn refused(class: MgmtClass, errno: Errno) -> DeviceError {
     match errno {
         Errno::INVAL => DeviceError::InUse {
             what: if class == MgmtClass::CM { "management class 7 (CM)" } else { "the management class" },
-            holder: "a kernel module, ib_cm for class 7 (unload rdma_ucm, rdma_cm, ib_ipoib and ib_cm), or another program",
+            holder: "a kernel module, ib_cm for class 7 (unload rdma_ucm, rdma_cm, ib_ipoib and ib_cm; or connect from a software HCA; or leave connections to librdmacm), or another program",
         },
         errno => DeviceError::os("register a MAD agent", errno.into()),
     }
