@@ -88,12 +88,10 @@ impl Queue {
                     NotSent::NoBuffers
                 }
                 // What IPv6 says of a link that is down or gone, and of destinations without a route.
-                Some(Errno::NETUNREACH) => NotSent::Error(match watch.look() {
-                    Err(error) => error,
-                    Ok(()) if watch.is_down() => RawError::LinkDown,
-                    Ok(()) => RawError::io("send", error),
-                }),
-                _ if is_of_link(&error) => NotSent::Error(watch.look().err().unwrap_or(RawError::LinkDown)),
+                Some(Errno::NETUNREACH) => {
+                    NotSent::Error(watch.refuses().unwrap_or_else(|| RawError::io("send", error)))
+                }
+                _ if is_of_link(&error) => NotSent::Error(watch.refuses().unwrap_or(RawError::LinkDown)),
                 _ => NotSent::Error(RawError::io("send", error)),
             });
         }

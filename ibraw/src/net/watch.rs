@@ -51,11 +51,7 @@ impl Watch {
 
     /// Looks at the link: what is to be said of it that was not said before. That it is gone is said to all.
     pub(super) fn look(&self) -> Result<(), RawError> {
-        let now = match packet::exists(self.changes.as_fd(), &self.link.name, self.link.index) {
-            Some(true) => UP,
-            Some(false) => DOWN,
-            None => GONE,
-        };
+        let now = self.now();
         let before = self.said.fetch_max(now, Ordering::AcqRel);
         match (before.max(now), now) {
             (GONE, _) => Err(RawError::LinkGone),
@@ -71,8 +67,21 @@ impl Watch {
         }
     }
 
-    pub(super) fn is_down(&self) -> bool {
-        self.said.load(Ordering::Acquire) == DOWN
+    /// What is wrong with the link for who sends, if anything: it takes no news from who receives.
+    pub(super) fn refuses(&self) -> Option<RawError> {
+        match self.now() {
+            GONE => Some(RawError::LinkGone),
+            DOWN => Some(RawError::LinkDown),
+            _ => None,
+        }
+    }
+
+    fn now(&self) -> u8 {
+        match packet::exists(self.changes.as_fd(), &self.link.name, self.link.index) {
+            Some(true) => UP,
+            Some(false) => DOWN,
+            None => GONE,
+        }
     }
 
     pub(super) fn is_gone(&self) -> bool {
