@@ -27,7 +27,7 @@ pub fn run(bytes: &[u8]) {
     let len = usize::from(input.u16()) % 20_000;
     let mut config = RmppConfig::default();
     config.window = u32::from(input.byte() % 80);
-    config.max_len = if input.byte() % 8 == 0 { 10_000 } else { 1 << 20 };
+    config.max_len = if input.byte().is_multiple_of(8) { 10_000 } else { 1 << 20 };
     if let Some(mut world) = World::new(len, config) {
         while !input.is_empty() && !world.over() {
             world.step(&mut input);

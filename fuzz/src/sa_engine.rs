@@ -94,7 +94,11 @@ impl World {
         config.rmpp.window = u32::from(input.byte() % 66);
         let now = Instant::now();
         let mut client = Client::new(config, [input.byte(); 32]);
-        client.set_sa(now, Some(address(Lid(1), input.byte() % 4 == 0)), vec![PKey::DEFAULT, PKey(0x8001)]);
+        client.set_sa(
+            now,
+            Some(address(Lid(1), input.byte().is_multiple_of(4))),
+            vec![PKey::DEFAULT, PKey(0x8001)],
+        );
         Self { now, client, open: BTreeMap::new(), sent: VecDeque::new(), tables: VecDeque::new() }
     }
 
@@ -118,7 +122,7 @@ impl World {
             }
             8 => {
                 let lid = input.byte();
-                let sa = (lid != 0).then(|| address(Lid(lid.into()), lid % 7 == 0));
+                let sa = (lid != 0).then(|| address(Lid(lid.into()), lid.is_multiple_of(7)));
                 self.client.set_sa(self.now, sa, vec![PKey(input.u16()), PKey::DEFAULT]);
             }
             _ => self.foreign(input),
@@ -160,7 +164,7 @@ impl World {
         if status.is_redirect() {
             let redirect = Redirect {
                 lid: Lid(u16::from(input.byte() % 4)),
-                pkey: if input.byte() % 4 == 0 { PKey(0x7777) } else { PKey::DEFAULT },
+                pkey: if input.byte().is_multiple_of(4) { PKey(0x7777) } else { PKey::DEFAULT },
                 qpn: Qpn::GSI,
                 qkey: QKey::GSI,
                 ..Redirect::default()
@@ -175,7 +179,7 @@ impl World {
     fn table(&mut self, input: &mut Input<'_>) {
         let Some((out, header)) = self.remembered(input) else { return };
         let mut answer = SaHeader { mad: header.mad.response(MadStatus::OK), attribute_offset: 14, ..header };
-        if header.mad.method == Method::GET_MULTI && input.byte() % 2 == 0 {
+        if header.mad.method == Method::GET_MULTI && input.byte().is_multiple_of(2) {
             answer.mad.attribute = ibwire::mad::AttributeId(0x35);
         }
         let data = vec![0x5a; 112 * input.below(40)];
@@ -195,7 +199,7 @@ impl World {
         let at = input.below(REMEMBERED);
         let how = input.byte();
         let Some((from, sender)) = self.tables.get_mut(at) else { return };
-        if how % 8 == 0 {
+        if how.is_multiple_of(8) {
             _ = sender.handle_timeout(self.now);
         }
         for _ in 0..=how % 32 {

@@ -1,5 +1,6 @@
 //! The async client over a port that lives in this process, under virtual time.
 #![cfg(feature = "client")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot read its data fails")]
 
 mod fake;
 mod groups;
