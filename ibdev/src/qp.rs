@@ -20,7 +20,7 @@ pub enum QpType {
     Uc,
     /// Unreliable datagram.
     Ud,
-    /// Raw IPv6: the message is an IPv6 packet, in one packet of the link with no transport header ([`RawFilter`];
+    /// Raw IPv6: the message is an IPv6 packet, in one packet of the link with no transport header ([`RawFilter`](crate::RawFilter);
     /// spec/raw.md 3). Only where [`DeviceAttr::max_raw_ipv6_qp`](crate::DeviceAttr::max_raw_ipv6_qp) says so.
     RawIpv6,
     /// Raw EtherType: the message is what follows a raw header, which names its protocol. Only where
