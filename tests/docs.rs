@@ -17,6 +17,8 @@ mod datagrams {}
 
 #[doc = include_str!("../docs/raw.md")]
 mod raw {}
+#[doc = include_str!("../docs/subnet.md")]
+mod subnet {}
 
 #[doc = include_str!("../docs/memory.md")]
 mod memory {}
