@@ -17,6 +17,7 @@ mod datagrams {}
 
 #[doc = include_str!("../docs/raw.md")]
 mod raw {}
+
 #[doc = include_str!("../docs/subnet.md")]
 mod subnet {}
 

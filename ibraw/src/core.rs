@@ -143,7 +143,8 @@ impl<P: Protocol> Core<P> {
                 Err(_) => break,
             }
         }
-        let deadline = Instant::now() + self.send_timeout;
+        // A time that is longer than a clock can tell is as good as none.
+        let deadline = Instant::now().checked_add(self.send_timeout);
         let mut pause = PAUSE.0;
         loop {
             self.check_open()?;
@@ -160,7 +161,13 @@ impl<P: Protocol> Core<P> {
                     })
                 }
             };
-            match tokio::time::timeout_at(deadline, self.or_closed(wait)).await {
+            let in_time = async {
+                match deadline {
+                    Some(deadline) => tokio::time::timeout_at(deadline, self.or_closed(wait)).await,
+                    None => Ok(self.or_closed(wait).await),
+                }
+            };
+            match in_time.await {
                 Ok(done) => done?,
                 Err(_) => return Err(RawError::NoBuffers { within: self.send_timeout }),
             }

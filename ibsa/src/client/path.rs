@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use super::Client;
 use super::cache::{Found, Key};
 use super::found::{FoundPath, PathSource};
-use super::shared::{Shared, now};
+use super::shared::{Shared, after, now};
 use super::table::Table;
 use crate::proto::client::{QueryError, Request, SaStatus};
 use crate::record::{IntoField, Is, Template};
@@ -181,7 +181,7 @@ impl Query {
             return Err(QueryError::Count);
         }
         let shared = &self.client.shared;
-        let deadline = now() + self.timeout.unwrap_or(shared.timeout);
+        let deadline = after(self.timeout.unwrap_or(shared.timeout));
         let request = Request::new(Method::GET_TABLE, wanted, deadline)?;
         let table = Table::<PathRecord>::of(&self.client.request(request).await?)?;
         let paths =
@@ -213,7 +213,7 @@ impl Query {
             state.cache.wait(key, found)
         };
         if let Some(era) = first {
-            let deadline = now() + timeout.max(shared.timeout);
+            let deadline = after(timeout.max(shared.timeout));
             let asking = Asking { shared: Arc::clone(&shared), key, era, over: false };
             runtime.spawn(asking.look_up(wanted, deadline));
         }

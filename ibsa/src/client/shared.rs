@@ -82,6 +82,13 @@ pub(super) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
+/// The moment when `time` is over. A time that is longer than a clock can tell is as good as a year.
+pub(super) fn after(time: Duration) -> Instant {
+    const LONG: Duration = Duration::from_secs(365 * 24 * 3600);
+    let now = now();
+    now.checked_add(time).unwrap_or(now + LONG)
+}
+
 impl Shared {
     pub(super) fn new(device: Option<Arc<dyn Device>>, port: u8, config: Config, seed: [u8; 32]) -> Self {
         let timeout = engine::longest(&config);
@@ -109,7 +116,7 @@ impl Shared {
     }
 
     pub(super) fn deadline(&self) -> Instant {
-        now() + self.timeout
+        after(self.timeout)
     }
 
     /// Lets the driver have a look.

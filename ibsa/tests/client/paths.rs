@@ -1,10 +1,12 @@
 //! Paths: asked for once, cached, forgotten when the port changes.
 
+use std::time::Duration;
+
 use ibdev::DeviceEvent;
 use ibsa::record::{Is, Layout, PathRecord, Record};
-use ibsa::{CacheConfig, PathSource, QueryError};
+use ibsa::{CacheConfig, Group, PathSource, QueryError};
 use ibwire::mad::Method;
-use ibwire::{Gid, Guid, Lid, Mtu, PKey, PacketLifeTime, Rate, Selector, ServiceLevel};
+use ibwire::{Gid, Guid, Lid, Mtu, PKey, PacketLifeTime, Rate, Selector, ServiceId, ServiceLevel};
 
 use crate::fake::{Fake, HERE, Mood};
 use crate::{MS, SECOND, drop_after, pass, settle};
@@ -130,6 +132,16 @@ async fn a_callers_own_limit_is_his_alone() {
     let hasty = client.path(THERE).timeout(10 * MS).await;
     assert!(matches!(hasty, Err(QueryError::Late(limit)) if limit == 10 * MS));
     patient.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_may_be_longer_than_the_clock_goes() {
+    let fake = Fake::new();
+    let client = fake.client();
+    client.path(THERE).timeout(Duration::MAX).await.unwrap();
+    let group = "ff15:a01b::7".parse().unwrap();
+    client.join(group).or_create(Group::new(7)).timeout(Duration::MAX).await.unwrap();
+    client.register(ServiceId::new(7), "x").timeout(Duration::MAX).await.unwrap();
 }
 
 /// The worked example of the book's chapter in today's encoding (spec/sa.md 4.5).

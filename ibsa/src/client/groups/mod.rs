@@ -15,7 +15,7 @@ use pin_project::pin_project;
 use tokio::sync::{oneshot, watch};
 
 use super::Client;
-use super::shared::{Shared, now};
+use super::shared::{Shared, after};
 use crate::proto::client::QueryError;
 use crate::record::{IntoField, InvalidField, Is, JoinState, McMemberRecord, Template};
 use entry::{Joiner, News};
@@ -174,7 +174,7 @@ impl Plan {
         shared.open().await?;
         let timeout = self.timeout.unwrap_or(shared.timeout);
         let (joined, joining) = oneshot::channel();
-        let joiner = Joiner { kind: self.kind, deadline: now() + timeout, tries: 0, joined };
+        let joiner = Joiner { kind: self.kind, deadline: after(timeout), tries: 0, joined };
         keeper::join(shared, &self.client._owner, self.mgid, joiner, self.create)?;
         match tokio::time::timeout(timeout, joining).await {
             Ok(Ok(joined)) => joined.map(|(hold, news)| Membership { hold, news }),

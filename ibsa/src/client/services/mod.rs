@@ -15,7 +15,7 @@ use pin_project::pin_project;
 use tokio::sync::{oneshot, watch};
 
 use super::Client;
-use super::shared::{Shared, now};
+use super::shared::{Shared, after};
 use super::table::Table;
 use crate::proto::client::{QueryError, Request};
 use crate::record::{IntoField, ServiceRecord, Template, Text};
@@ -135,7 +135,7 @@ impl Plan {
         let timeout = self.timeout.unwrap_or(shared.timeout);
         let wanted = self.wanted.service_id(self.service_id).service_p_key(p_key).service_lease(lease);
         let (registered, registering) = oneshot::channel();
-        let asked = Asked { wanted, lease, deadline: now() + timeout, registered };
+        let asked = Asked { wanted, lease, deadline: after(timeout), registered };
         keeper::register(shared, &self.client._owner, (self.service_id, p_key), asked)?;
         match tokio::time::timeout(timeout, registering).await {
             Ok(Ok(registered)) => registered.map(|(hold, news)| Registration { hold, news }),
