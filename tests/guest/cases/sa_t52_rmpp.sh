@@ -13,10 +13,12 @@ if [[ $who == us ]]; then
   if [[ $wire == good ]] && grep unacknowledged theirs; then exit 1; fi
 else
   ours rmpp "$us" "$kernel" answers "$@" >ours &
+  ours=$!
   says ours listening
-  peer asks "$us" "$@" >theirs
-  grep -x right theirs
-  wait $!
+  peer asks "$us" "$@" >theirs &
+  wait $ours
+  says theirs right
+  kill $!
 fi
 grep -x right ours
 if [[ $wire == bad ]]; then packets_were_lost; fi

@@ -2,7 +2,7 @@
 other end is `guest-peer rmpp` (peer/rmpp.rs), with the engines of ibsa on the software HCA.
 
 rmpp_peer.py answers: answers each GetTable with as many bytes as it asks for, each GetMulti with the bytes that it brought.
-rmpp_peer.py asks ADDRESS SEGMENTS...: asks the peer at ADDRESS for tables of so many segments.
+rmpp_peer.py asks ADDRESS SEGMENTS...: asks the peer at ADDRESS for tables of so many segments. Stays until it is ended.
 """
 import errno
 import fcntl
@@ -127,7 +127,9 @@ def asks(ip, segments):
         check("transaction", struct.unpack_from(">I", mad, 12)[0], number)
         check(f"table of {count} segments", data_of(mad), pattern(length))
         print("table of segments:", count, flush=True)
-    print("right")
+    print("right", flush=True)
+    # The last acknowledgement may be lost: as long as the agent is there, the kernel gives it again. Until this is ended.
+    select.select([], [], [])
 
 
 if sys.argv[1] == "answers":
