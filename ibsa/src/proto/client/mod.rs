@@ -492,7 +492,10 @@ impl Client {
         if one.request.method == Method::GET_MULTI {
             header.rmpp.version = RmppHeader::VERSION;
             match Sender::new(header, one.request.data.clone(), &self.config.rmpp) {
-                Ok(sender) => one.state = State::Sending(Box::new(sender)),
+                Ok(sender) => {
+                    let sender = if one.tries > 1 { sender.again() } else { sender };
+                    one.state = State::Sending(Box::new(sender));
+                }
                 Err(error) => return self.fail(id, QueryError::Transfer(error)),
             }
             return self.flush(now, id);

@@ -122,6 +122,28 @@ fn sa_t11_paths_answer_a_query_for_several() {
     assert_eq!(answer.table::<PathRecord>().unwrap().len(), 2);
 }
 
+/// The answer is lost, so the request goes out again: of that the SA has all segments, which it says at the first one.
+#[test]
+fn sa_t52_a_request_sent_again_is_acknowledged_at_once() {
+    let now = Instant::now();
+    let mut client = client(now);
+    let (sources, destinations) = (vec![Gid::link_local(Guid(1))], vec![Gid::link_local(Guid(2)); 20]);
+    let query = MultiPath { wanted: Template::new(), sources, destinations };
+    client.request(now, Request::multi(&query, now + Duration::from_secs(9)).unwrap()).unwrap();
+    let (first, _) = sent(&mut client).unwrap();
+    client.handle(now, &source(SA), &ack(&first, 1, 9));
+    client.handle(now, &source(SA), &ack(&first, 2, 9));
+    while sent(&mut client).is_some() {}
+    let later = client.poll_timeout().unwrap();
+    client.handle_timeout(later);
+    let (again, _) = sent(&mut client).unwrap();
+    assert_eq!((again.mad.tid, again.rmpp.segment), (first.mad.tid, 1));
+    client.handle(later, &source(SA), &ack(&again, 2, 9));
+    let (turn, _) = sent(&mut client).unwrap();
+    assert_eq!((turn.rmpp.kind, turn.rmpp.segment), (RmppType::ACK, 0));
+    assert_eq!((client.pending(), told(&mut client)), (1, None));
+}
+
 /// The SA's ACK of a request whose first segment is `first`.
 fn ack(first: &SaHeader, segment: u32, window: u32) -> Mad {
     let rmpp = RmppHeader {

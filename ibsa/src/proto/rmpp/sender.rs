@@ -66,6 +66,13 @@ impl Sender {
         })
     }
 
+    /// The same transfer once more: the peer may have all of an earlier copy, and acknowledge that at once.
+    #[must_use]
+    pub const fn again(mut self) -> Self {
+        self.sent = self.total;
+        self
+    }
+
     /// Whether the transfer has this transaction ID.
     pub fn is_of(&self, tid: ibwire::TransactionId) -> bool {
         self.header.mad.tid == tid
