@@ -100,7 +100,7 @@ pub struct BindEther {
 
 impl BindEther {
     /// No other socket of this process may have one of these EtherTypes on this link. Default: several may, and each gets
-    /// every packet.
+    /// every packet. Not for [`bind_any`](RawSocket::bind_any).
     pub fn exclusive(mut self) -> Self {
         self.options.is_exclusive = true;
         self
@@ -151,8 +151,7 @@ impl BindEther {
         self
     }
 
-    /// Frames that other sockets of this machine send are received, if the socket is bound to several EtherTypes or to any.
-    /// Default: not.
+    /// Frames that other sockets of this machine send are received. Default: not.
     pub fn see_outgoing(mut self) -> Self {
         self.options.sees_outgoing = true;
         self
@@ -173,6 +172,9 @@ impl BindEther {
 
     fn bind(&self) -> Result<RawEtherSocket, RawError> {
         check_buffer(self.options.buffer)?;
+        if self.options.is_any && self.options.is_exclusive {
+            return Err(RawError::Unsupported("a claim to every EtherType"));
+        }
         if let VlanPolicy::Id(id @ 4096..) = self.options.vlan {
             return Err(RawError::Invalid { field: "VLAN", value: id.into(), limit: 4095 });
         }

@@ -146,6 +146,25 @@ async fn raw_t18_memberships_are_counted() {
     assert!(matches!(b.leave(&group), Err(RawError::NotMember(_))));
 }
 
+/// Two groups with one address on the link: whoever leaves the one stays in the other.
+#[tokio::test(start_paused = true)]
+async fn raw_t17_t18_groups_that_share_an_address_are_left_apart() {
+    let (_net, ann, bob) = subnet().await;
+    let (from, to) = (
+        RawEtherSocket::bind(&ann, [CHAT]).await.expect("bound"),
+        RawEtherSocket::bind(&bob, [CHAT]).await.expect("bound"),
+    );
+    let [one, two] = ["ff02::1:4321", "ff05::1:4321"].map(|group| Group::ipv6(group).expect("a group"));
+    let (first, second) = (to.join(&one).await.expect("joined"), to.join(&two).await.expect("joined"));
+    first.leave().expect("it was a member");
+    from.send_to(b"for two.", &two.dest(CHAT)).await.expect("sent");
+    let frame = tokio::time::timeout(Duration::from_secs(1), to.recv()).await.expect("still a member");
+    assert_eq!(&frame.expect("a frame").data[..], b"for two.");
+    second.leave().expect("it was a member");
+    from.send_to(b"for two.", &two.dest(CHAT)).await.expect("sent");
+    assert!(is_silent(&to).await);
+}
+
 #[tokio::test(start_paused = true)]
 async fn raw_t06_sizes_are_refused_before_anything_is_sent() {
     let (net, ann, _) = subnet().await;

@@ -61,7 +61,10 @@ impl PacketSocket {
             SockRef::from(&socket).set_recv_buffer_size(bytes).map_err(set)?;
         }
         packet::report_drops(fd).map_err(set)?;
-        let listens_to_all = options.is_any || types.len() > 1 || options.vlan != VlanPolicy::Untagged;
+        let listens_to_all = options.is_any
+            || options.sees_outgoing
+            || types.len() > 1
+            || options.vlan != VlanPolicy::Untagged;
         let protocol = match types {
             [one] if !listens_to_all => one.0,
             _ => ALL,

@@ -1,6 +1,6 @@
 //! IPv6 packets over raw(7).
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -30,7 +30,7 @@ pub(crate) struct RawSockets {
     watch: Watch,
     link: Arc<Interface>,
     options: Options,
-    joined: RwLock<HashMap<Ipv6Addr, ()>>,
+    joined: RwLock<HashSet<Ipv6Addr>>,
     counters: Arc<Counters>,
     _claims: Claims,
 }
@@ -66,7 +66,7 @@ impl RawSockets {
         Ok(Self { lanes, watch, link, options, joined, counters, _claims: claims })
     }
 
-    fn meta(&self, lane: &Lane, received: &Received<'_>, joined: &HashMap<Ipv6Addr, ()>) -> Option<Ipv6Meta> {
+    fn meta(&self, lane: &Lane, received: &Received<'_>, joined: &HashSet<Ipv6Addr>) -> Option<Ipv6Meta> {
         let (src, _) = received.from.as_ipv6()?;
         let (dst, by) = received.to?;
         if by != self.link.index {
@@ -74,7 +74,7 @@ impl RawSockets {
             return None;
         }
         // What any socket of this machine has joined comes here (spec/raw.md 6.5).
-        if dst.is_multicast() && !self.options.hears_port && !joined.contains_key(&dst) {
+        if dst.is_multicast() && !self.options.hears_port && !joined.contains(&dst) {
             count(&self.counters.rx_not_member);
             return None;
         }
@@ -228,7 +228,7 @@ impl Backend<Ipv6> for RawSockets {
 
     fn leave(&self, group: &Group) -> Result<(), RawError> {
         let Some(address) = group.address() else { return Err(RawError::NotMember(*group)) };
-        if self.joined.write().unwrap_or_else(PoisonError::into_inner).remove(&address).is_none() {
+        if !self.joined.write().unwrap_or_else(PoisonError::into_inner).remove(&address) {
             return Err(RawError::NotMember(*group));
         }
         // One socket of the machine as a member is enough.
@@ -256,7 +256,7 @@ impl RawSockets {
         let lane = &self.lanes[0];
         let joined = socket2::SockRef::from(lane.queue.fd()).join_multicast_v6(&address, self.link.index);
         joined.map_err(|error| RawError::io("join a group", error))?;
-        self.joined.write().unwrap_or_else(PoisonError::into_inner).insert(address, ());
+        self.joined.write().unwrap_or_else(PoisonError::into_inner).insert(address);
         Ok(())
     }
 }

@@ -64,7 +64,11 @@ impl Joined {
         let mgid = mgid(group)?;
         let mut joined = self.groups();
         let Some(groups) = joined.get_mut(&mgid) else { return Err(RawError::NotMember(*group)) };
-        groups.retain(|other| other != group);
+        // Two groups of a link may be one here: each has its own entry.
+        let Some(at) = groups.iter().position(|other| other == group) else {
+            return Err(RawError::NotMember(*group));
+        };
+        groups.swap_remove(at);
         if groups.is_empty() {
             joined.remove(&mgid);
             queue.detach(mgid, port.path(mgid)?.dlid)?;
