@@ -1,6 +1,8 @@
 //! A case: what it is called, what it needs of a device, what it does.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
 
 use futures::future::LocalBoxFuture;
 use libtest_mimic::{Failed, Trial};
@@ -58,6 +60,7 @@ pub fn trials(fixture: &'static dyn Fixture, cases: impl Iterator<Item = Case>) 
 
 fn run(fixture: &dyn Fixture, case: Case) -> Result<(), Failed> {
     let (runtime, limit) = (fixture.runtime(), fixture.limit());
+    let _watched = watch(case.name, limit);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         runtime.block_on(async {
             let bench = fixture.open().await;
@@ -71,4 +74,17 @@ fn run(fixture: &dyn Fixture, case: Case) -> Result<(), Failed> {
         .unwrap_or_else(|panic| resume_unwind(panic))
         .map_err(|_| Failed::from(format!("hangs: not done within {limit:?}")))?;
     left.map_err(Failed::from)
+}
+
+/// Ends the program if what is returned is not dropped long after the limit: a case that never waits is stopped by no timer
+/// of its runtime.
+fn watch(name: &'static str, limit: Duration) -> Sender<()> {
+    let (watched, over) = channel();
+    std::thread::spawn(move || {
+        if over.recv_timeout(4 * limit) == Err(RecvTimeoutError::Timeout) {
+            eprintln!("{name} hangs and waits for nothing");
+            std::process::exit(1);
+        }
+    });
+    watched
 }
