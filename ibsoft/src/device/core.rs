@@ -10,7 +10,7 @@ use ibwire::{Gid, PathRecord};
 use tokio::sync::watch;
 
 use super::waiters::{Waiters, Wakes};
-use crate::engine::Engine;
+use crate::engine::{Engine, PortGroup};
 use crate::sim::{Held, Probe};
 
 /// What carries an engine's packets.
@@ -36,11 +36,11 @@ pub(crate) trait Link: fmt::Debug + Send {
     /// The path from a port to a GID, if there is one.
     fn resolve(&self, port: u8, dgid: Gid) -> Option<PathRecord>;
 
-    /// The port takes what is sent to this multicast group from now on, on behalf of `core`'s QPs.
-    fn join(&mut self, core: &Arc<Core>, port: u8, mgid: Gid) -> Result<(), DeviceError>;
+    /// The group's port takes what is sent to it from now on, on behalf of `core`'s QPs.
+    fn join(&mut self, core: &Arc<Core>, group: PortGroup) -> Result<(), DeviceError>;
 
     /// No more.
-    fn leave(&mut self, port: u8, mgid: Gid);
+    fn leave(&mut self, group: PortGroup);
 
     /// What the link has counted, by name.
     fn counters(&self) -> Vec<(&'static str, u64)>;

@@ -41,19 +41,19 @@ impl QueuePair for SoftQp {
 
     async fn attach(&self, mgid: Gid, mlid: Lid) -> Result<(), DeviceError> {
         self.core.with_live(|state| {
-            let (port, first) = state.engine.attach(self.qpn, mgid, mlid)?;
-            if first && let Err(error) = state.link.join(&self.core, port, mgid) {
-                state.engine.detach(self.qpn, mgid);
+            let (group, first) = state.engine.attach(self.qpn, mgid, mlid)?;
+            if first && let Err(error) = state.link.join(&self.core, group) {
+                state.engine.detach(self.qpn, mgid, mlid);
                 return Err(error);
             }
             Ok(())
         })?
     }
 
-    async fn detach(&self, mgid: Gid, _mlid: Lid) -> Result<(), DeviceError> {
+    async fn detach(&self, mgid: Gid, mlid: Lid) -> Result<(), DeviceError> {
         self.core.with_live(|state| {
-            if let Some(port) = state.engine.detach(self.qpn, mgid) {
-                state.link.leave(port, mgid);
+            if let Some(group) = state.engine.detach(self.qpn, mgid, mlid) {
+                state.link.leave(group);
             }
         })
     }
@@ -105,8 +105,8 @@ impl Drop for SoftQp {
     fn drop(&mut self) {
         self.core.catch_up();
         let homeless = self.core.with(|state| {
-            for (port, mgid) in state.engine.detach_all(self.qpn) {
-                state.link.leave(port, mgid);
+            for group in state.engine.detach_all(self.qpn) {
+                state.link.leave(group);
             }
             state.engine.destroy_qp(self.qpn)
         });

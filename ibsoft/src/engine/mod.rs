@@ -78,6 +78,7 @@ use slab::Slab;
 pub use config::{Config, PortConfig, device_attr};
 pub use counters::Counters;
 pub use cq::CqId;
+pub use groups::PortGroup;
 pub use gsi::AgentId;
 pub use memory::DomainId;
 pub use net::{Egress, Framing, LinkError, NetHeader, NetRoute};

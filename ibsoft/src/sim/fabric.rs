@@ -85,9 +85,10 @@ pub(super) struct Fabric {
     /// The ports with a GID.
     gids: BTreeMap<Gid, Vec<PortId>>,
     gids_are_old: bool,
-    /// The LID of each multicast group of a subnet, and the members of it.
+    /// The LID of each multicast group of a subnet without a manager.
     pub mlids: BTreeMap<(usize, Gid), Lid>,
-    pub members: BTreeMap<(usize, Lid), BTreeSet<PortId>>,
+    /// The ports that take what is sent to a group's LID, each with the addresses for which it does.
+    pub members: BTreeMap<(usize, Lid), BTreeSet<(PortId, Gid)>>,
     /// Pairs of groups that do not reach each other.
     cuts: Vec<(BTreeSet<usize>, BTreeSet<usize>)>,
     flying: BTreeMap<(Instant, u64), Flight>,
@@ -536,6 +537,10 @@ impl Fabric {
         let (sgid, slid) = (own.gid(0)?, own.info.lid);
         let subnet = self.subnet_of(from);
         if dgid.is_multicast() {
+            // Where there is an SA it alone makes groups.
+            if self.managed {
+                return None;
+            }
             let (mtu, rate) = (own.info.neighbor_mtu, own.rate);
             let dlid = self.mlid(subnet, dgid)?;
             let record = PathRecord::exact(sgid, dgid, mtu, rate, Self::LIFE_TIME);
@@ -568,30 +573,29 @@ impl Fabric {
         }
     }
 
-    /// The port gets a copy of what is sent to the group from now on. `None` if there are no LIDs left for groups.
-    pub(super) fn join(&mut self, id: PortId, mgid: Gid) -> Option<()> {
+    /// The port takes what is sent to the group from now on. That it gets there is the manager's affair if there is one.
+    pub(super) fn join(&mut self, id: PortId, mgid: Gid, mlid: Lid) {
         let subnet = self.subnet_of(id);
-        let mlid = self.mlid(subnet, mgid)?;
-        self.members.entry((subnet, mlid)).or_default().insert(id);
-        self.plan_group(subnet, mgid);
-        Some(())
+        self.members.entry((subnet, mlid)).or_default().insert((id, mgid));
+        self.plan_group(subnet, mlid);
     }
 
     /// No more.
-    pub(super) fn leave(&mut self, id: PortId, mgid: Gid) {
+    pub(super) fn leave(&mut self, id: PortId, mgid: Gid, mlid: Lid) {
         let subnet = self.subnet_of(id);
-        if let Some(mlid) = self.mlids.get(&(subnet, mgid))
-            && let Some(members) = self.members.get_mut(&(subnet, *mlid))
-        {
-            members.remove(&id);
-            self.plan_group(subnet, mgid);
+        if let Some(members) = self.members.get_mut(&(subnet, mlid)) {
+            members.remove(&(id, mgid));
+            self.plan_group(subnet, mlid);
         }
     }
 
     /// Whether a port itself is to get what it sends to a group.
     pub(super) fn is_member(&self, id: PortId, dlid: Lid) -> bool {
         dlid.is_multicast()
-            && self.members.get(&(self.subnet_of(id), dlid)).is_some_and(|members| members.contains(&id))
+            && self
+                .members
+                .get(&(self.subnet_of(id), dlid))
+                .is_some_and(|members| members.iter().any(|(member, _)| *member == id))
     }
 
     /// LIDs of multicast groups.

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::fabric::{Fabric, Owner, PortId};
 use super::frame;
 use crate::device::{Core, Departure, Link};
-use crate::engine::Engine;
+use crate::engine::{Engine, PortGroup};
 
 /// The wires of a subnet, and who moves what is on them.
 #[derive(Debug)]
@@ -126,13 +126,13 @@ impl Link for SimLink {
         self.wires.fabric().path(PortId { node: self.hca, port }, dgid)
     }
 
-    fn join(&mut self, _core: &Arc<Core>, port: u8, mgid: Gid) -> Result<(), DeviceError> {
-        let joined = self.wires.fabric().join(PortId { node: self.hca, port }, mgid);
-        joined.ok_or(DeviceError::Unsupported { what: "so many multicast groups in a subnet" })
+    fn join(&mut self, _core: &Arc<Core>, group: PortGroup) -> Result<(), DeviceError> {
+        self.wires.fabric().join(PortId { node: self.hca, port: group.port }, group.mgid, group.mlid);
+        Ok(())
     }
 
-    fn leave(&mut self, port: u8, mgid: Gid) {
-        self.wires.fabric().leave(PortId { node: self.hca, port }, mgid);
+    fn leave(&mut self, group: PortGroup) {
+        self.wires.fabric().leave(PortId { node: self.hca, port: group.port }, group.mgid, group.mlid);
     }
 
     fn draw_seed(&mut self) -> Option<[u8; 32]> {

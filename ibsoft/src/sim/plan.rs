@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use ibsa::record::PortState;
-use ibwire::{Gid, Lid};
+use ibwire::Lid;
 
 use super::fabric::{Fabric, PortId};
 use super::node::PortMask;
@@ -42,9 +42,9 @@ impl Fabric {
             self.changed(node);
         }
         self.plan_routes();
-        let groups: Vec<_> = self.mlids.keys().copied().collect();
-        for (subnet, mgid) in groups {
-            self.plan_group(subnet, mgid);
+        let groups: Vec<_> = self.members.keys().copied().collect();
+        for (subnet, mlid) in groups {
+            self.plan_group(subnet, mlid);
         }
     }
 
@@ -112,9 +112,12 @@ impl Fabric {
     }
 
     /// The tree of a group: from each member towards the first switch of the subnet.
-    pub(super) fn plan_group(&mut self, subnet: usize, mgid: Gid) {
-        let Some(mlid) = self.mlids.get(&(subnet, mgid)).copied() else { return };
-        let members: Vec<_> = self.members.get(&(subnet, mlid)).into_iter().flatten().copied().collect();
+    pub(super) fn plan_group(&mut self, subnet: usize, mlid: Lid) {
+        if self.managed {
+            return;
+        }
+        let members = self.members.get(&(subnet, mlid)).into_iter().flatten();
+        let members: Vec<_> = members.map(|(member, _)| *member).collect();
         let switches: Vec<_> = (0..self.nodes.len())
             .filter(|node| {
                 self.nodes[*node].is_switch() && self.subnet_of(PortId { node: *node, port: 0 }) == subnet

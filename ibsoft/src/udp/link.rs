@@ -18,7 +18,7 @@ use super::receive::Receiver;
 use super::socket::RoceSocket;
 use super::transmit::{Progress, Transmitter};
 use crate::device::{Core, Departure, Intake, Link};
-use crate::engine::Engine;
+use crate::engine::{Engine, PortGroup};
 
 /// What callers and the I/O task tell each other, and the way out.
 #[derive(Debug)]
@@ -339,7 +339,7 @@ impl Link for UdpLink {
         (!dgid.is_unspecified()).then(|| PathRecord::roce(source.into(), dgid, self.mtu))
     }
 
-    fn join(&mut self, core: &Arc<Core>, port: u8, mgid: Gid) -> Result<(), DeviceError> {
+    fn join(&mut self, core: &Arc<Core>, PortGroup { port, mgid, .. }: PortGroup) -> Result<(), DeviceError> {
         let sockets = self.io.sockets().upgrade().ok_or(DeviceError::Gone)?;
         let udp_port = sockets.first().ok_or(DeviceError::Gone)?.local.port();
         let of_port = |&(number, ip): &(u8, IpAddr)| (number == port).then_some(ip);
@@ -352,7 +352,7 @@ impl Link for UdpLink {
         Ok(())
     }
 
-    fn leave(&mut self, port: u8, mgid: Gid) {
+    fn leave(&mut self, PortGroup { port, mgid, .. }: PortGroup) {
         self.groups.remove(&(port, mgid));
     }
 

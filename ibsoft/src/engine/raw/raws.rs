@@ -84,9 +84,9 @@ impl Raws {
     }
 
     /// No more.
-    pub(in super::super) fn detach(&mut self, qpn: Qpn, mgid: Gid) {
+    pub(in super::super) fn detach(&mut self, qpn: Qpn, mgid: Gid, mlid: Lid) {
         if let Some(entry) = self.0.iter_mut().find(|entry| entry.qpn == qpn) {
-            entry.groups.retain(|(group, _)| *group != mgid);
+            entry.groups.retain(|group| *group != (mgid, mlid));
         }
     }
 

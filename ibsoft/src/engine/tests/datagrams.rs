@@ -6,7 +6,7 @@ use ibdev::qp::QpType;
 use ibdev::{Completion, DatagramDest, DatagramSource, PostError, SendFlags, Status};
 use ibwire::packet::{Bth, Deth, GrhArea, ImmDt, Opcode, TransportPacket};
 
-use super::super::{CqId, Egress, QpCreate};
+use super::super::{CqId, Egress, PortGroup, QpCreate};
 use super::*;
 
 struct Dut {
@@ -355,16 +355,17 @@ fn hca_t59_a_copy_to_each_member_with_the_right_key() {
     let mut dut = Dut::new(roce_port("10.77.0.2"));
     let (cq, group) = (dut.engine.create_cq(16).unwrap(), "239.1.1.1".parse().unwrap());
     let other = dut.engine.create_qp(&QpCreate::new(QpType::Ud, cq, 8, 8)).unwrap();
+    let here = PortGroup { port: 1, mgid: group, mlid: Lid::NONE };
     assert_eq!(
         dut.engine.attach(other, group, Lid::NONE).unwrap_err().to_string(),
         "not possible in QP state RESET"
     );
     dut.engine.modify(other, Transition::Init(Init { qkey: QKey(0x99), ..INIT })).unwrap();
     dut.engine.modify(other, Transition::DatagramRtr).unwrap();
-    assert_eq!(dut.engine.attach(dut.qpn, group, Lid::NONE).unwrap(), (1, true));
+    assert_eq!(dut.engine.attach(dut.qpn, group, Lid::NONE).unwrap(), (here, true));
     // The link has joined already.
-    assert_eq!(dut.engine.attach(dut.qpn, group, Lid::NONE).unwrap(), (1, false));
-    assert_eq!(dut.engine.attach(other, group, Lid::NONE).unwrap(), (1, false));
+    assert_eq!(dut.engine.attach(dut.qpn, group, Lid(0xc000)).unwrap(), (here, false));
+    assert_eq!(dut.engine.attach(other, group, Lid::NONE).unwrap(), (here, false));
     for qpn in [dut.qpn, other] {
         dut.engine.post_recv(qpn, &mut one(recv(1, 100))).unwrap();
     }
@@ -387,7 +388,7 @@ fn hca_t59_a_copy_to_each_member_with_the_right_key() {
     let bytes = dut.packet(|bth| bth.dest_qp = Qpn::MULTICAST, 0x1234, b"x");
     dut.deliver(&roce_net("10.77.0.1", "10.77.0.2"), &bytes);
     assert_eq!(dut.engine.counters().drop_multicast, 1);
-    assert_eq!(dut.engine.detach(dut.qpn, group), None);
+    assert_eq!(dut.engine.detach(dut.qpn, group, Lid::NONE), None);
     drop(dut.engine.destroy_qp(other));
     dut.deliver(&net, &bytes);
     assert_eq!(dut.engine.counters().drop_multicast, 2);

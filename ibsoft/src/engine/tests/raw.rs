@@ -8,7 +8,7 @@ use ibwire::packet::{Lrh, NextHeader as Next};
 use ibwire::raw::{EtherType, RawPacket, ether_frame, ipv6_frame};
 use ibwire::vcrc::Vcrc;
 
-use super::super::{CqId, Framing, QpCreate};
+use super::super::{CqId, Framing, PortGroup, QpCreate};
 use super::*;
 
 /// The DUT's LID; it has room for four path bits.
@@ -374,7 +374,8 @@ fn groups_are_for_those_that_are_attached() {
         dut.open(QpType::RawEtherType, RawFilter { view: RawView::Port, ..only(&[0x88b6]) }),
     );
     assert!(dut.engine.attach(member.qpn, group, Lid(5)).is_err(), "not a group's LID");
-    assert_eq!(dut.engine.attach(member.qpn, group, Lid(0xc007)).unwrap(), (1, true));
+    let here = PortGroup { port: 1, mgid: group, mlid: Lid(0xc007) };
+    assert_eq!(dut.engine.attach(member.qpn, group, Lid(0xc007)).unwrap(), (here, true));
     for end in [member, port] {
         (0..4).for_each(|id| dut.post_recv(end, id, 64));
     }
@@ -385,7 +386,7 @@ fn groups_are_for_those_that_are_attached() {
     assert!(dut.received(port).is_some());
     assert_eq!(dut.engine.counters().drop_raw_not_member, 1);
     assert_eq!(dut.engine.raw_counters(member.qpn).unwrap().not_member, 1);
-    assert_eq!(dut.engine.detach(member.qpn, group), Some(1));
+    assert_eq!(dut.engine.detach(member.qpn, group, Lid(0xc007)), Some(here));
     dut.arrive(&ether_frame(lrh(0xc007), CHAT, b"12345678"));
     assert!(dut.received(member).is_none());
 }

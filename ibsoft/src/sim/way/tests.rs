@@ -69,7 +69,7 @@ fn raw_groups_are_copied_to_members_and_not_back() {
     let nobody = Label { dlid: Lid(0xc000), ..label(0) };
     assert_eq!(ends(&mut fabric, now, nobody), [Err(Fate::NoRoute)]);
     for node in [1, 2, 3] {
-        fabric.join(PortId { node, port: 1 }, mgid).unwrap();
+        fabric.join(PortId { node, port: 1 }, mgid, nobody.dlid);
     }
     let raw = Label { pkey: None, ..nobody };
     for label in [nobody, raw] {
@@ -78,10 +78,10 @@ fn raw_groups_are_copied_to_members_and_not_back() {
         assert_eq!(copies, [Ok(1), Ok(2), Ok(3)]);
     }
     // A member gets its own copy, once.
-    fabric.join(FIRST, mgid).unwrap();
+    fabric.join(FIRST, mgid, nobody.dlid);
     assert_eq!(ends(&mut fabric, now, nobody).iter().filter(|end| **end == Ok(0)).count(), 1);
     for node in [2, 3] {
-        fabric.leave(PortId { node, port: 1 }, mgid);
+        fabric.leave(PortId { node, port: 1 }, mgid, nobody.dlid);
     }
     let mut copies = ends(&mut fabric, now, nobody);
     copies.sort_by_key(|end| end.unwrap());
