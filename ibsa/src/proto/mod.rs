@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Waits are no longer than this, so that no limit that a caller sets leaves the clock's range.
 const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
-/// The time `wait` after `now`.
-fn after(now: Instant, wait: Duration) -> Instant {
+/// The time `wait` after `now`, 30 years at most.
+pub fn after(now: Instant, wait: Duration) -> Instant {
     now + wait.min(FAR)
 }

@@ -12,42 +12,42 @@ use ibwire::{Gid, Guid, Lid, Mtu, PKey, QKey, Qpn, Rate, Selector, ServiceId, Se
 
 use crate::net::{TWO_SWITCHES, peer, request, service, subnet};
 
-const GET: Method = Method::GET;
-const SET: Method = Method::SET;
-const TABLE: Method = Method::GET_TABLE;
-const PATH: u16 = 0x35;
-const MEMBER: u16 = 0x38;
-const SERVICE: u16 = 0x31;
+pub(crate) const GET: Method = Method::GET;
+pub(crate) const SET: Method = Method::SET;
+pub(crate) const TABLE: Method = Method::GET_TABLE;
+pub(crate) const PATH: u16 = 0x35;
+pub(crate) const MEMBER: u16 = 0x38;
+pub(crate) const SERVICE: u16 = 0x31;
 
 /// GIDs of Hca1 to Hca4, whose LIDs are 1, 4, 5 and 6.
-fn gid(hca: u64) -> Gid {
+pub(crate) fn gid(hca: u64) -> Gid {
     Gid::link_local(Guid(0x10_0001 + 3 * (hca - 1)))
 }
 
 /// The service, and a clock.
-struct World {
-    sa: Sa,
-    now: Instant,
+pub(crate) struct World {
+    pub(crate) sa: Sa,
+    pub(crate) now: Instant,
     tid: u64,
 }
 
 impl World {
-    fn new(topology: Topology, config: SaConfig) -> Self {
+    pub(crate) fn new(topology: Topology, config: SaConfig) -> Self {
         let now = Instant::now();
         Self { sa: service(topology, config, now), now, tid: 0 }
     }
 
-    fn plain() -> Self {
+    pub(crate) fn plain() -> Self {
         Self::new(subnet(TWO_SWITCHES, 0), SaConfig::default())
     }
 
-    fn send(&mut self, from: u16, mad: &[u8; 256]) -> Vec<[u8; 256]> {
+    pub(crate) fn send(&mut self, from: u16, mad: &[u8; 256]) -> Vec<[u8; 256]> {
         self.sa.handle_mad(self.now, peer(from), mad);
         std::iter::from_fn(|| self.sa.poll_transmit(self.now)).map(|sent| sent.mad).collect()
     }
 
     /// Asks and acknowledges; status and data of the answer.
-    fn ask<L: Layout>(
+    pub(crate) fn ask<L: Layout>(
         &mut self,
         from: u16,
         method: Method,
@@ -85,13 +85,13 @@ impl World {
         }
     }
 
-    fn paths(&mut self, from: u16, record: &PathRecord, mask: u64) -> Vec<PathRecord> {
+    pub(crate) fn paths(&mut self, from: u16, record: &PathRecord, mask: u64) -> Vec<PathRecord> {
         let (status, data) = self.ask(from, TABLE, PATH, record, mask);
         assert_eq!(status, 0);
         data.chunks(64).map(|raw| PathRecord::parse(raw).unwrap()).collect()
     }
 
-    fn join(
+    pub(crate) fn join(
         &mut self,
         from: u16,
         hca: u64,
@@ -112,14 +112,14 @@ impl World {
         (status, McMemberRecord::parse(&data).unwrap())
     }
 
-    fn leave(&mut self, from: u16, hca: u64, state: JoinState) -> u16 {
+    pub(crate) fn leave(&mut self, from: u16, hca: u64, state: JoinState) -> u16 {
         let mgid = "ff15:a01b::7".parse().unwrap();
         let record =
             McMemberRecord { mgid, port_gid: gid(hca), join_state: state, ..McMemberRecord::default() };
         self.ask(from, Method::DELETE, MEMBER, &record, 0x1_0003).0
     }
 
-    fn wait(&mut self, time: Duration) {
+    pub(crate) fn wait(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some(due) = self.sa.poll_timeout().filter(|due| *due <= end) {
             self.now = self.now.max(due);
@@ -129,11 +129,11 @@ impl World {
     }
 }
 
-const CREATE: u64 = 0x1_30c7;
-const JOIN: u64 = 0x1_0003;
-const FULL: JoinState = JoinState::FULL_MEMBER;
+pub(crate) const CREATE: u64 = 0x1_30c7;
+pub(crate) const JOIN: u64 = 0x1_0003;
+pub(crate) const FULL: JoinState = JoinState::FULL_MEMBER;
 
-fn between(a: u64, b: u64) -> PathRecord {
+pub(crate) fn between(a: u64, b: u64) -> PathRecord {
     PathRecord { sgid: gid(a), dgid: gid(b), ..PathRecord::default() }
 }
 
@@ -363,7 +363,7 @@ fn sa_t64_the_default_prefix_is_taken_in_every_subnet() {
     assert_eq!(world.ask(4, GET, PATH, &between(2, 1), 0xc).0, 0);
 }
 
-fn registration(lease: u32) -> ServiceRecord {
+pub(crate) fn registration(lease: u32) -> ServiceRecord {
     ServiceRecord {
         service_id: ServiceId(7),
         service_gid: gid(2),

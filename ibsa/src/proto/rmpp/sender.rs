@@ -83,6 +83,11 @@ impl Sender {
         self.total
     }
 
+    /// Bytes of the message, which it holds until the end.
+    pub const fn message_len(&self) -> usize {
+        self.data.len()
+    }
+
     /// The next segment, if the peer has room for one.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Mad> {
         if self.next > self.window_end.min(self.total) {

@@ -22,8 +22,10 @@ pub struct Partition {
 pub struct SaLimits {
     /// Transfers of more than one MAD under way, of all requesters. Default 4096.
     pub transfers: usize,
-    /// Transfers of one requester. Default 64.
+    /// Transfers of one requester, each way. Default 64.
     pub transfers_each: usize,
+    /// Bytes of records in all answers that are transfers under way. Default 256 MiB.
+    pub bytes: usize,
     /// Answers that wait to be sent. Default 16,384.
     pub answers: usize,
     /// Multicast groups. Default 16,383: the multicast LIDs.
@@ -43,6 +45,7 @@ impl Default for SaLimits {
         Self {
             transfers: 4096,
             transfers_each: 64,
+            bytes: 256 << 20,
             answers: 16_384,
             groups: 0x3fff,
             services: 65_536,

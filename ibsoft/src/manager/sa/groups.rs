@@ -8,7 +8,7 @@ use ibwire::{Gid, Guid, Lid, Mtu, PKey, PacketLifeTime, QKey, Rate, Selector};
 
 use super::Sa;
 use super::answer::{Answer, Rows};
-use super::paths::{limit_mtu, limit_rate};
+use super::paths::{are_codes, limit_mtu, limit_rate};
 use super::request::{Request, status};
 use crate::manager::routing::MulticastTree;
 use crate::manager::topology::{Port, PortAt, rank, ranked};
@@ -91,10 +91,12 @@ impl Groups {
         (FIRST_MLID..=LAST_MLID).map(Lid).find(|mlid| !self.mlids.contains(mlid))
     }
 
-    /// Ends the memberships of a port that is gone; which groups ended with them.
-    pub(super) fn forget(&mut self, gid: Gid) -> Vec<Gid> {
+    /// Ends the memberships of ports that are gone; which groups ended with them.
+    pub(super) fn forget(&mut self, is_gone: impl Fn(Gid) -> bool) -> Vec<Gid> {
         for group in self.by_mgid.values_mut() {
-            if group.members.remove(&gid).is_some() {
+            let before = group.members.len();
+            group.members.retain(|gid, _| !is_gone(*gid));
+            if group.members.len() != before {
                 self.changed.insert(group.common.mlid);
             }
         }
@@ -227,10 +229,16 @@ impl Sa {
         }
         self.check_mgid(wanted.mgid)?;
         let rate = port.info.rate().and_then(rank).ok_or(status::INVALID)?;
-        let (mut asked_mtu, mut asked_rate) = selected(request, wanted);
+        let (mut asked_mtu, mut asked_rate) = selected(request, wanted)?;
         asked_mtu = asked_mtu.filter(|(how, _)| *how != Selector::Best);
         asked_rate = asked_rate.filter(|(how, _)| *how != Selector::Best);
         let life_time = request.has_all(0b11 << 10).then_some(wanted.packet_life_time);
+        let life_time = match (wanted.packet_life_time_selector, life_time) {
+            (Selector::GreaterThan, Some(least)) => PacketLifeTime::new(least.get() + 1),
+            (Selector::LessThan, Some(most)) => most.get().checked_sub(1).and_then(PacketLifeTime::new),
+            (Selector::Exactly, Some(exactly)) => Some(exactly),
+            (Selector::Best, _) | (_, None) => Some(PacketLifeTime::default()),
+        };
         Ok(McMemberRecord {
             mgid: wanted.mgid,
             q_key: wanted.q_key,
@@ -250,7 +258,7 @@ impl Sa {
                 asked => ranked(limit_rate(rate, asked).ok_or(status::INVALID)?),
             },
             packet_life_time_selector: Selector::Exactly,
-            packet_life_time: life_time.unwrap_or_default(),
+            packet_life_time: life_time.ok_or(status::INVALID)?,
             ..McMemberRecord::default()
         })
     }
@@ -284,7 +292,7 @@ impl Sa {
         const SAME: u64 = 1 << 2 | 1 << 6 | 1 << 12 | 1 << 13 | 1 << 14;
         let is_same = group.matches(wanted, request.header.component_mask & SAME)
             && (!request.has(7) || wanted.p_key.base() == group.p_key.base());
-        let (mtu, rate) = selected(request, wanted);
+        let (mtu, rate) = selected(request, wanted)?;
         let fits = limit_mtu(group.mtu, mtu) == Some(group.mtu)
             && rank(group.rate).is_some_and(|rank| limit_rate(rank, rate) == Some(rank));
         let has_p_key = port.p_keys.iter().any(|key| key.base() == group.p_key.base() && key.base() != 0);
@@ -317,6 +325,9 @@ impl Sa {
         let wanted: McMemberRecord = request.record()?;
         if !request.has_all(JOIN) {
             return Err(status::INSUFFICIENT);
+        }
+        if !self.topology.is_local(wanted.port_gid) {
+            return Err(status::INVALID_GID);
         }
         let own = request.requester.map(|at| self.topology.gid(at));
         let gid = Gid::from_parts(self.config.prefix, Guid(wanted.port_gid.interface_id()));
@@ -351,7 +362,7 @@ impl Sa {
     pub(super) fn member_records(&self, request: &Request<'_>) -> Result<Rows, MadStatus> {
         let wanted: McMemberRecord = request.record()?;
         let mut rows = Rows::new(&self.config.limits);
-        let (mtu, rate) = selected(request, &wanted);
+        let (mtu, rate) = selected(request, &wanted)?;
         let own = request.requester.and_then(|at| self.topology.port(at)).ok_or(status::NO_RECORDS)?;
         let groups = self.groups.by_mgid.range(match request.has(0) {
             true => wanted.mgid..=wanted.mgid,
@@ -381,7 +392,8 @@ impl Sa {
 type Selected = (Option<(Selector, Mtu)>, Option<(Selector, Rate)>);
 
 /// The MTU and the rate that a request names.
-fn selected(request: &Request<'_>, wanted: &McMemberRecord) -> Selected {
+fn selected(request: &Request<'_>, wanted: &McMemberRecord) -> Result<Selected, MadStatus> {
     let mtu = request.has_all(0b11 << 4).then_some((wanted.mtu_selector, wanted.mtu));
-    (mtu, request.has_all(0b11 << 8).then_some((wanted.rate_selector, wanted.rate)))
+    let rate = request.has_all(0b11 << 8).then_some((wanted.rate_selector, wanted.rate));
+    if are_codes(mtu, rate) { Ok((mtu, rate)) } else { Err(status::INVALID) }
 }

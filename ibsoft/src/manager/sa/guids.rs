@@ -20,6 +20,11 @@ const FIRST_ASSIGNED: u64 = 0x0014_0500_0000_0001;
 impl Sa {
     pub(super) fn set_guids(&mut self, request: &Request<'_>) -> Result<Answer, MadStatus> {
         let (at, record) = self.guids_of(request)?;
+        let stored = self.stored_block(at, record.block_num);
+        let is_replaced = |index: usize| stored[index] != record.guids[index];
+        if named(request).any(|index| is_replaced(index) && self.groups.has_member(stored[index])) {
+            return Err(status::DENIED);
+        }
         for index in named(request) {
             let guid = match record.guids[index] {
                 Guid(0) => Some(self.unused_guid()),
@@ -38,10 +43,9 @@ impl Sa {
 
     pub(super) fn delete_guids(&mut self, request: &Request<'_>) -> Result<Answer, MadStatus> {
         let (at, record) = self.guids_of(request)?;
-        let stored =
-            self.topology.port(at).map(|port| guid_block(port, record.block_num)).unwrap_or_default();
+        let stored = self.stored_block(at, record.block_num);
         if named(request).any(|index| self.groups.has_member(stored[index])) {
-            return Err(MadStatus(0x0700)); // it is still a member of a group
+            return Err(status::DENIED);
         }
         for index in named(request) {
             self.put_guid(at, &record, index, Some(Guid(0)));
@@ -66,6 +70,11 @@ impl Sa {
         let may =
             request.requester.is_some_and(|requester| self.topology.device_shares_p_key(requester.node, at));
         if may { Ok((at, record)) } else { Err(status::NO_RECORDS) }
+    }
+
+    /// A block of GUIDs as it is now.
+    fn stored_block(&self, at: PortAt, block_num: u8) -> [Guid; 8] {
+        self.topology.port(at).map(|port| guid_block(port, block_num)).unwrap_or_default()
     }
 
     fn put_guid(&mut self, at: PortAt, record: &GuidInfoRecord, index: usize, guid: Option<Guid>) {

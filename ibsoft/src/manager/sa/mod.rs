@@ -14,16 +14,17 @@ mod services;
 mod subscriptions;
 mod transfers;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
 use ibsa::mad::{RmppType, SaHeader};
+use ibsa::proto::after;
 use ibsa::proto::rmpp::Mad;
 use ibsa::record::{NoticeDetails, SmInfoRecord};
 use ibwire::mad::{MadHeader, MadStatus, Method, MgmtClass};
 use ibwire::{Gid, Lid, PKey, Qpn, ServiceLevel};
 
-use super::topology::Topology;
+use super::topology::{PortAt, Topology};
 use groups::Groups;
 use multi::Incoming;
 use request::Request;
@@ -132,20 +133,18 @@ impl Sa {
             .filter(|(_, p)| old.at_guid(p.guid()).is_none())
             .map(|(at, _)| self.topology.gid(at))
             .collect();
-        let went: Vec<_> = went
-            .filter(|(_, port)| self.topology.at_guid(port.guid()).is_none())
-            .map(|(at, _)| old.gid(at))
-            .collect();
-        for gid in &went {
-            self.services.forget(*gid, &mut self.counters);
-            self.subscriptions.forget(*gid);
-            for mgid in self.groups.forget(*gid) {
-                self.notify(now, NoticeDetails::GroupDeleted(mgid));
-            }
+        let went: BTreeSet<PortAt> =
+            went.filter(|(_, port)| self.topology.at_guid(port.guid()).is_none()).map(|(at, _)| at).collect();
+        // By whatever GID it was known: its own, an alias, one with the default prefix.
+        let is_gone = |gid: Gid| old.at_gid(gid).is_some_and(|at| went.contains(&at));
+        self.services.forget(is_gone, &mut self.counters);
+        self.subscriptions.forget(is_gone);
+        for mgid in self.groups.forget(is_gone) {
+            self.notify(now, NoticeDetails::GroupDeleted(mgid));
         }
         self.readdress();
         if was_ready {
-            went.into_iter().for_each(|gid| self.notify(now, NoticeDetails::GidOut(gid)));
+            went.into_iter().for_each(|at| self.notify(now, NoticeDetails::GidOut(old.gid(at))));
             came.into_iter().for_each(|gid| self.notify(now, NoticeDetails::GidIn(gid)));
         }
     }
@@ -262,7 +261,7 @@ impl Sa {
             return;
         }
         match self.mode {
-            SaMode::Slow(delay) => self.late.push_back((now + delay, SaMad { peer, mad })),
+            SaMode::Slow(delay) => self.late.push_back((after(now, delay), SaMad { peer, mad })),
             _ => self.out.push_back(SaMad { peer, mad }),
         }
     }

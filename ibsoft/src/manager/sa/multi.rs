@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ibsa::mad::{RmppHeader, SaHeader};
+use ibsa::mad::{RmppHeader, RmppType, SaHeader};
 use ibsa::proto::rmpp::{Received, Receiver};
 use ibsa::record::{Layout, MultiPathRecord, PathRecord, Record};
 use ibwire::Gid;
@@ -11,8 +11,11 @@ use ibwire::mad::MadStatus;
 use super::answer::Rows;
 use super::paths::Wanted;
 use super::request::{Request, status};
+use super::transfers::Key;
 use super::{Sa, SaMad};
 
+/// The longest query: 255 GIDs of each end.
+const LONGEST: usize = MultiPathRecord::LEN + 2 * 255 * 16;
 /// Counts of GIDs.
 const COUNTS: u64 = 0b11 << 19;
 const NUM_PATHS: u32 = 6;
@@ -35,10 +38,11 @@ impl Sa {
         }
         let Ok(segment) = request.data.try_into() else { return };
         let (rmpp, header) = (&self.config.rmpp, request.header);
-        let incoming = self
-            .incoming
-            .entry(key)
-            .or_insert_with(|| Incoming { receiver: Receiver::new(now, rmpp), header });
+        let incoming = self.incoming.entry(key).or_insert_with(|| {
+            let mut rmpp = rmpp.clone();
+            rmpp.max_len = rmpp.max_len.min(LONGEST);
+            Incoming { receiver: Receiver::new(now, &rmpp), header }
+        });
         match incoming.receiver.handle(now, &request.header, segment) {
             Received::Going(mad) => mad.into_iter().for_each(|mad| self.send(now, request.from, mad)),
             Received::Failed(_, mad) => {
@@ -69,12 +73,32 @@ impl Sa {
     }
 
     /// Whether there is room for one more query on its way in; those that are finished make it.
-    fn make_room(&mut self, now: Instant, key: super::transfers::Key) -> bool {
-        if self.incoming.len() < self.config.limits.transfers || self.incoming.contains_key(&key) {
+    fn make_room(&mut self, now: Instant, key: Key) -> bool {
+        if self.incoming.contains_key(&key) {
             return true;
         }
-        self.incoming.retain(|_, it| !it.receiver.is_finished() && it.receiver.poll_timeout() > now);
-        self.incoming.len() < self.config.limits.transfers
+        let limits = &self.config.limits;
+        let is_under_way = |it: &Incoming| !it.receiver.is_finished() && it.receiver.poll_timeout() > now;
+        let of_requester = self.incoming.iter().filter(|((peer, _), it)| *peer == key.0 && is_under_way(it));
+        if of_requester.count() >= limits.transfers_each {
+            return false;
+        }
+        if self.incoming.len() >= limits.transfers {
+            self.incoming.retain(|_, it| is_under_way(it));
+        }
+        self.incoming.len() < limits.transfers
+    }
+
+    /// Whether a STOP or ABORT breaks a query off that is on its way in.
+    pub(super) fn end_incoming(&mut self, key: &Key, header: &SaHeader) -> bool {
+        let ends = matches!(header.rmpp.kind, RmppType::STOP | RmppType::ABORT);
+        let is_under_way = self.incoming.get(key).is_some_and(|it| !it.receiver.is_finished());
+        if !ends || !is_under_way {
+            return false;
+        }
+        self.incoming.remove(key);
+        self.counters.transfers_failed += 1;
+        true
     }
 
     pub(super) fn expire_incoming(&mut self, now: Instant) {

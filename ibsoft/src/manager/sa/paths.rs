@@ -53,9 +53,7 @@ impl Wanted {
 
     /// Refuses codes that are none.
     pub(super) fn checked(self) -> Result<Self, MadStatus> {
-        let mtu = self.mtu.is_none_or(|(how, mtu)| how == Selector::Best || mtu.bytes().is_some());
-        let rate = self.rate.is_none_or(|(how, code)| how == Selector::Best || rank(code).is_some());
-        if mtu && rate { Ok(self) } else { Err(status::INVALID) }
+        if are_codes(self.mtu, self.rate) { Ok(self) } else { Err(status::INVALID) }
     }
 }
 
@@ -267,6 +265,12 @@ impl Sa {
             ..record
         })
     }
+}
+
+/// Whether an MTU and a rate that are asked for have codes that mean something, where they count.
+pub(super) fn are_codes(mtu: Option<(Selector, Mtu)>, rate: Option<(Selector, Rate)>) -> bool {
+    mtu.is_none_or(|(how, mtu)| how == Selector::Best || mtu.bytes().is_some())
+        && rate.is_none_or(|(how, code)| how == Selector::Best || rank(code).is_some())
 }
 
 /// The MTU of a path that can have `mtu`: larger packets than wanted are not sent.

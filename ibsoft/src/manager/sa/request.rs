@@ -49,4 +49,5 @@ pub(super) mod status {
     pub(in super::super) const TOO_MANY_RECORDS: MadStatus = MadStatus(0x0400);
     pub(in super::super) const INVALID_GID: MadStatus = MadStatus(0x0500);
     pub(in super::super) const INSUFFICIENT: MadStatus = MadStatus(0x0600);
+    pub(in super::super) const DENIED: MadStatus = MadStatus(0x0700);
 }

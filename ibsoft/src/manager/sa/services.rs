@@ -58,9 +58,9 @@ impl Services {
         }
     }
 
-    /// Removes the records of a port that is gone.
-    pub(super) fn forget(&mut self, gid: Gid, counters: &mut SaCounters) {
-        let gone: Vec<_> = self.records.keys().filter(|(_, at, _)| *at == gid).copied().collect();
+    /// Removes the records of ports that are gone.
+    pub(super) fn forget(&mut self, is_gone: impl Fn(Gid) -> bool, counters: &mut SaCounters) {
+        let gone: Vec<_> = self.records.keys().filter(|(_, gid, _)| is_gone(*gid)).copied().collect();
         counters.leases_expired += gone.len() as u64;
         for identity in &gone {
             self.remove(identity);

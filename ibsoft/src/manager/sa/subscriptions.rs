@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use ibsa::mad::{RmppHeader, SaHeader};
+use ibsa::proto::after;
 use ibsa::proto::rmpp::Mad;
 use ibsa::record::{InformInfo, InformInfoRecord, Layout, Notice, NoticeDetails, NoticeType};
 use ibwire::mad::{AttributeId, MadHeader, MadStatus, Method, MgmtClass};
@@ -40,6 +41,7 @@ type Key = (Gid, Qpn, Vec<u8>);
 struct Subscription {
     info: InformInfo,
     peer: Peer,
+    is_trusted: bool,
 }
 
 #[derive(Debug)]
@@ -55,9 +57,9 @@ impl Subscriptions {
         self.due.first().map(|(due, _)| *due)
     }
 
-    /// Ends the subscriptions of a port that is gone.
-    pub(super) fn forget(&mut self, gid: Gid) {
-        self.by_key.retain(|(subscriber, ..), _| *subscriber != gid);
+    /// Ends the subscriptions of ports that are gone.
+    pub(super) fn forget(&mut self, is_gone: impl Fn(Gid) -> bool) {
+        self.by_key.retain(|(subscriber, ..), _| !is_gone(*subscriber));
     }
 }
 
@@ -70,7 +72,9 @@ impl Subscription {
         let in_range = info.lid_range_begin == InformInfo::ANY_LID
             || info.lid_range_begin == Lid::NONE
             || (info.lid_range_begin..=info.lid_range_end).contains(&lid);
+        let is_secret = notice.is_generic && SECURITY_TRAPS.contains(&notice.trap_or_device);
         (info.is_generic == 1) == notice.is_generic
+            && (self.is_trusted || !is_secret)
             && any(info.notice_type, u16::from(notice.notice_type.0))
             && any(info.trap_or_device, notice.trap_or_device)
             && (producer == InformInfo::ANY_PRODUCER || producer == notice.producer_or_vendor)
@@ -100,7 +104,9 @@ impl Sa {
             return Err(status::NO_RESOURCES);
         }
         let info = InformInfo { qpn: request.from.qpn, ..info };
-        self.subscriptions.by_key.insert(key, Subscription { info, peer: request.from });
+        self.subscriptions
+            .by_key
+            .insert(key, Subscription { info, peer: request.from, is_trusted: request.is_trusted });
         Ok(answer)
     }
 
@@ -179,7 +185,7 @@ impl Sa {
             );
             let header = SaHeader { rmpp: RmppHeader::default(), ..SaHeader::new(header) };
             let mad = mad(&header, &notice.to_bytes());
-            let (due, left) = (now + self.config.report_timeout, self.config.report_retries);
+            let (due, left) = (after(now, self.config.report_timeout), self.config.report_retries);
             self.subscriptions.reports.insert(tid, Report { peer, mad, due, left });
             self.subscriptions.due.insert((due, tid));
             self.counters.reports += 1;
@@ -212,7 +218,7 @@ impl Sa {
                 continue;
             }
             report.left -= 1;
-            report.due = now + self.config.report_timeout;
+            report.due = after(now, self.config.report_timeout);
             let (peer, mad) = (report.peer, report.mad);
             self.subscriptions.due.insert((report.due, tid));
             self.send(now, peer, mad);

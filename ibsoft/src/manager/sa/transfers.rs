@@ -8,7 +8,7 @@ use ibsa::proto::rmpp::{RmppConfig, Sender, Sent};
 use ibwire::TransactionId;
 use ibwire::mad::MadStatus;
 
-use super::request::Request;
+use super::request::{Request, status};
 use super::{Peer, Sa, SaConfig, SaCounters, SaMad};
 
 /// Whose transfer it is.
@@ -77,7 +77,16 @@ impl Sa {
         }
         let limits = &self.config.limits;
         let of_requester = self.transfers.senders.keys().filter(|(peer, _)| *peer == request.from).count();
-        if self.transfers.senders.len() >= limits.transfers || of_requester >= limits.transfers_each {
+        let bytes: usize = self.transfers.senders.values().map(Sender::message_len).sum();
+        if data.len() > limits.bytes {
+            self.counters.no_resources += 1;
+            self.refuse(request, status::NO_RESOURCES);
+            return;
+        }
+        if self.transfers.senders.len() >= limits.transfers
+            || of_requester >= limits.transfers_each
+            || bytes + data.len() > limits.bytes
+        {
             self.counters.busy += 1;
             self.refuse(request, MadStatus::BUSY);
             return;
@@ -90,7 +99,7 @@ impl Sa {
             }
             Err(_) => {
                 self.counters.no_resources += 1;
-                self.refuse(request, super::request::status::NO_RESOURCES);
+                self.refuse(request, status::NO_RESOURCES);
             }
         }
     }
@@ -98,6 +107,9 @@ impl Sa {
     /// An ACK, STOP or ABORT of a requester.
     pub(super) fn handle_control(&mut self, now: Instant, from: Peer, header: &SaHeader) {
         let key = (from, header.mad.tid);
+        if self.end_incoming(&key, header) {
+            return;
+        }
         let Some(sender) = self.transfers.senders.get_mut(&key) else {
             self.counters.drop_unknown_transfer += 1;
             return;
