@@ -245,6 +245,21 @@ fn a_port_of_another_subnet_leaves_nothing() {
     assert_eq!(world.leave(4, 2, FULL), 0);
 }
 
+/// Subscribers know copies of a report by its number.
+#[test]
+fn a_service_that_starts_anew_does_not_number_its_reports_as_before() {
+    let mut world = World::plain();
+    let mut report = |world: &mut World| {
+        assert_eq!(world.ask(5, SET, 3, &InformInfo::trap(InformInfo::ANY), 0).0, 0);
+        world.sa.report(world.now, &Notice { is_generic: true, ..Notice::default() }, gid(4));
+        SaHeader::parse(&world.sa.poll_transmit(world.now).unwrap().mad).unwrap().mad.tid
+    };
+    let first = report(&mut world);
+    world.sa.restart();
+    world.sa.set_topology(world.now, subnet(TWO_SWITCHES, 0));
+    assert_ne!(report(&mut world), first);
+}
+
 #[test]
 fn answers_may_be_held_back_for_ever() {
     let mut world = World::plain();

@@ -107,6 +107,8 @@ impl Client {
             self.transactions.values_mut().for_each(|one| one.tries = 0);
         }
         (self.sa, self.home, self.p_keys) = (sa, sa, p_keys);
+        // One that has started anew counts its notices from the start.
+        self.reports.clear();
         let under_way: Vec<_> =
             self.transactions.iter().filter(|(_, one)| one.is_under_way()).map(|(id, _)| *id).collect();
         for id in under_way.into_iter().rev() {

@@ -154,7 +154,7 @@ impl Sa {
     pub fn restart(&mut self) {
         self.groups = Groups::default();
         self.services = Services::default();
-        self.subscriptions = Subscriptions::default();
+        self.subscriptions.restart();
         self.transfers = Transfers::new(&self.config);
         self.topology = Topology::new(self.config.prefix);
         self.incoming.clear();

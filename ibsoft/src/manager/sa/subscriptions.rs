@@ -53,6 +53,11 @@ struct Report {
 }
 
 impl Subscriptions {
+    /// None, as a service that starts anew; the numbers of its reports go on.
+    pub(super) fn restart(&mut self) {
+        *self = Self { sent: self.sent, ..Self::default() };
+    }
+
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.due.first().map(|(due, _)| *due)
     }

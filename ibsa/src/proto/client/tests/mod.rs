@@ -542,6 +542,10 @@ fn sa_t70_sa_t71_every_report_is_acknowledged_and_told_once() {
     let Some(Event::Report { notice, .. }) = client.poll_event() else { panic!() };
     assert_eq!((notice.trap_or_device, told(&mut client)), (66, None));
     assert_eq!((client.stats().reports, client.stats().reports_again), (1, 2));
+    // An SA that has started anew counts from the start, too.
+    client.set_sa(now, client.home, vec![PKey::DEFAULT]);
+    client.handle(now, &source(SA), &report);
+    assert!(matches!(client.poll_event(), Some(Event::Report { .. })));
 }
 
 #[test]
