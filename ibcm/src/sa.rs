@@ -71,12 +71,17 @@ pub(crate) async fn path(
         ibsa::PathSource::Cache { age } => (*path, PathSource::Cache { age }),
         _ => (*path, PathSource::Sa),
     });
-    found.map_err(|error| match error {
+    found.map_err(|error| failed(error, dgid))
+}
+
+/// What the SA's answer means for who wants to go there.
+pub(crate) fn failed(error: SaError, dgid: Gid) -> QueryError {
+    match error {
         SaError::Status(SaStatus::NO_RECORDS) => QueryError::NoPath { dgid },
         SaError::Device(error) => QueryError::Device(error),
         SaError::Closed => QueryError::Closed,
         error => QueryError::Sa(Box::new(error)),
-    })
+    }
 }
 
 impl crate::shared::Engine {

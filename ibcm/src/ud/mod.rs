@@ -25,6 +25,7 @@
 //! lost at the receiver, and counted by its device.
 
 mod datagram;
+mod groups;
 mod open;
 mod peer;
 mod queue;

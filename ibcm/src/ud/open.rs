@@ -126,6 +126,7 @@ impl Config {
             shared: Arc::clone(shared),
             port: port.number,
             qkey: self.qkey,
+            pkey: port.pkeys.get(usize::from(pkey_index)).copied().unwrap_or(PKey::DEFAULT),
             mtu,
             qp: Arc::clone(&qp),
             memory,

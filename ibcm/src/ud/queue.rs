@@ -11,11 +11,12 @@ use ibdev::{
     QueuePair, RecvWr, SendWr, Status,
 };
 use ibwire::packet::GrhArea;
-use ibwire::{QKey, Qpn};
+use ibwire::{PKey, QKey, Qpn};
 use slab::Slab;
 use tokio::sync::Semaphore;
 
 use super::datagram::Datagram;
+use super::groups::Groups;
 use super::peer::{Peer, Way};
 use crate::error::{OpCause, RecvError};
 use crate::memory::Memory;
@@ -36,6 +37,8 @@ pub(crate) struct Queue {
     pub(super) shared: Arc<Shared>,
     pub(super) port: u8,
     pub(super) qkey: QKey,
+    pub(super) pkey: PKey,
+    pub(super) groups: Groups,
     /// The longest datagram.
     pub(super) mtu: usize,
     pub(super) qp: Arc<dyn QueuePair>,
@@ -103,6 +106,7 @@ pub(super) struct Parts {
     pub(super) shared: Arc<Shared>,
     pub(super) port: u8,
     pub(super) qkey: QKey,
+    pub(super) pkey: PKey,
     pub(super) mtu: usize,
     pub(super) qp: Arc<dyn QueuePair>,
     pub(super) memory: Memory,
@@ -113,13 +117,15 @@ pub(super) struct Parts {
 impl Queue {
     /// `bufs` are what it receives into.
     pub(super) fn new(parts: Parts, bufs: Vec<Buf>) -> Arc<Self> {
-        let Parts { shared, port, qkey, mtu, qp, memory, send_cq, recv_cq } = parts;
+        let Parts { shared, port, qkey, pkey, mtu, qp, memory, send_cq, recv_cq } = parts;
         let parked = Arc::<Parked>::default();
         let queue = Arc::new_cyclic(|me: &Weak<Self>| Self {
             waker: Waker::from(Arc::new(Bell { parked: Arc::clone(&parked), queue: me.clone() })),
             shared,
             port,
             qkey,
+            pkey,
+            groups: Groups::default(),
             mtu,
             qp,
             memory,

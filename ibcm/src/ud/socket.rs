@@ -3,11 +3,12 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 
-use ibdev::Buf;
-use ibwire::{Gid, QKey, Qpn};
+use ibdev::{Buf, LinkLayer};
+use ibwire::{Gid, PathRecord, QKey, Qpn};
 use tokio::task::coop::cooperative;
 
 use super::datagram::Datagram;
+use super::groups;
 use super::open::Open;
 use super::peer::Peer;
 use super::queue::Queue;
@@ -83,6 +84,10 @@ impl Socket {
     /// this HCA sends. Gives the group as a [`Peer`] to send to. On RoCE a group is an IP address, `239.1.1.1` or `ff1e::7`,
     /// and joining is IGMP or MLD; in a [`sim::Subnet`](crate::sim::Subnet) it is any multicast GID.
     ///
+    /// In a subnet with an SA, that is asked to join, as a full member, or to make the group with the socket's Q_Key and P_Key if
+    /// there is none. After a change of the SM this happens again by itself; [`group`](Self::group) then gives the group with its
+    /// new LID. A socket that is dropped leaves its groups.
+    ///
     /// ```
     /// # use ibcm::{Hca, ud, sim::Subnet};
     /// # #[tokio::main(flavor = "current_thread")]
@@ -99,18 +104,23 @@ impl Socket {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an address that is none of a group, [`Error::Query`] if the port has no way there,
-    /// [`Error::Device`] if the device has no multicast or could not join.
+    /// [`Error::Invalid`] for an address that is none of a group, or a group with another Q_Key or P_Key; [`Error::Query`] if the
+    /// port has no way there, or the SA refuses or does not answer; [`Error::Device`] if the device has no multicast or could not join.
     ///
     /// # Cancel safety
     /// Dropped, it may or may not have joined.
     pub async fn join(&self, mgid: Gid) -> Result<Peer, Error> {
+        if let Local::AtSa { sgid } = self.local(mgid)? {
+            let shared = self.hca.shared();
+            let record = groups::join(&self.queue, shared.sa.of(shared, self.port()), mgid).await?;
+            return Ok(groups::peer(&self.queue, sgid, &record));
+        }
         let group = self.group(mgid)?;
         self.queue.qp.attach(mgid, group.lid()).await?;
         Ok(group)
     }
 
-    /// Leaves a group. Nothing happens if the socket is not in it.
+    /// Leaves a group. Nothing happens if the socket is not in it. Where there is an SA, it is done when that has confirmed it.
     ///
     /// # Errors
     /// As [`join`](Self::join).
@@ -118,15 +128,32 @@ impl Socket {
     /// # Cancel safety
     /// Dropped, it may or may not have left.
     pub async fn leave(&self, mgid: Gid) -> Result<(), Error> {
+        if let Local::AtSa { .. } = self.local(mgid)? {
+            return self.queue.groups.leave(mgid).await;
+        }
         let group = self.group(mgid)?;
         Ok(self.queue.qp.detach(mgid, group.lid()).await?)
     }
 
-    /// A multicast group to send to, with the socket's own Q_Key. It need not be joined for that.
+    /// A multicast group to send to, with the socket's own Q_Key. It need not be joined for that, but where there is an SA, which
+    /// alone knows the group's LID.
     ///
     /// # Errors
     /// As [`join`](Self::join).
     pub fn group(&self, mgid: Gid) -> Result<Peer, Error> {
+        let record = match self.local(mgid)? {
+            Local::Path(record) => *record,
+            Local::AtSa { sgid } => {
+                let record = self.queue.groups.record(mgid).ok_or(QueryError::NoPath { dgid: mgid })?;
+                return Ok(groups::peer(&self.queue, sgid, &record));
+            }
+        };
+        let path = Path::from_record(&Port::new(self.hca.clone(), self.port()), record);
+        Ok(Peer::new(&path, Qpn::MULTICAST, self.qkey()))
+    }
+
+    /// What this host knows of the way to a group.
+    fn local(&self, mgid: Gid) -> Result<Local, Error> {
         if !mgid.is_multicast() {
             let must = Limit::Must("the address of a multicast group");
             return Err(Invalid::new("group", Value::Gid(mgid), must).into());
@@ -136,10 +163,15 @@ impl Socket {
             let engine = shared.engine();
             (engine.device()?, engine.endpoint.local_ca().port(self.port()).cloned())
         };
-        let record = local.and_then(|local| path_from(&*device, &local, None, mgid));
-        let record = record.ok_or(QueryError::NoPath { dgid: mgid })?;
-        let path = Path::from_record(&Port::new(self.hca.clone(), self.port()), record);
-        Ok(Peer::new(&path, Qpn::MULTICAST, self.qkey()))
+        let no_path = QueryError::NoPath { dgid: mgid };
+        let Some(local) = local else { return Err(no_path.into()) };
+        match path_from(&*device, &local, None, mgid) {
+            Some(record) => Ok(Local::Path(Box::new(record))),
+            None if local.link_layer == LinkLayer::InfiniBand => {
+                Ok(Local::AtSa { sgid: local.gids.first().map(|entry| entry.gid) })
+            }
+            None => Err(no_path.into()),
+        }
     }
 
     /// The longest datagram that it sends, in bytes: the port's MTU.
@@ -166,6 +198,14 @@ impl Socket {
     pub fn hca(&self) -> &Hca {
         &self.hca
     }
+}
+
+/// What a host knows of the way to a group.
+enum Local {
+    /// All.
+    Path(Box<PathRecord>),
+    /// Our GID; the rest the SA knows.
+    AtSa { sgid: Option<Gid> },
 }
 
 impl Drop for Socket {

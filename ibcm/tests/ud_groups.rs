@@ -1,0 +1,130 @@
+//! Datagram sockets in groups of a subnet with an SA.
+
+mod common;
+
+use std::time::Duration;
+
+use common::Result;
+use ibcm::sa::{Group, McMemberRecord, Template};
+use ibcm::sim::Subnet;
+use ibcm::{Error, Gid, Hca, Lid, QKey, ud};
+use tokio::time::{sleep, timeout};
+
+/// Longer than any of these needs in virtual time.
+const LIMIT: Duration = Duration::from_secs(60);
+
+async fn two_switches() -> Result<Subnet> {
+    let net = Subnet::builder().hca("a").hca("b").hca("c").switch("left").switch("right");
+    Ok(net.link("a", "left").link("b", "right").link("c", "right").link("left", "right").managed().await?)
+}
+
+async fn open(net: &Subnet, name: &str) -> Result<Hca> {
+    Ok(Hca::open(net.device(name)).await?)
+}
+
+/// Groups that the SA has.
+async fn groups(hca: &Hca) -> Result<Vec<Gid>> {
+    let table = hca.sa().table(Template::<McMemberRecord>::new()).await?;
+    Ok(table.iter().map(|record| record.mgid).collect())
+}
+
+/// Sends until the other has heard it: the switches may learn the way a moment after the SA has answered.
+async fn heard(from: &ud::Socket, to: &ud::Socket, mgid: Gid, text: &[u8]) -> Result {
+    let group = from.group(mgid)?;
+    loop {
+        from.send_copy(&group, text).await?;
+        if let Ok(datagram) = timeout(Duration::from_millis(100), to.recv()).await
+            && datagram?[..] == *text
+        {
+            return Ok(());
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn sockets_at_two_switches_are_in_a_group_of_the_sa() -> Result {
+    timeout(LIMIT, async {
+        let net = two_switches().await?;
+        let (a, b, c) = (open(&net, "a").await?, open(&net, "b").await?, open(&net, "c").await?);
+        let before = groups(&c).await?;
+        let (here, there) = (ud::Socket::open(&a).await?, ud::Socket::open(&b).await?);
+        let mgid: Gid = "ff15::7".parse()?;
+        assert!(matches!(here.group(mgid), Err(Error::Query(_))), "only the SA knows where it is");
+        let (group, same) = tokio::try_join!(here.join(mgid), here.join(mgid))?;
+        assert!(group.lid().is_multicast() && group == same && group == here.group(mgid)?);
+        assert_eq!((group.gid(), group.qkey()), (Some(mgid), ud::DEFAULT_QKEY));
+        assert_eq!(there.join(mgid).await?.lid(), group.lid());
+        heard(&here, &there, mgid, b"to all").await?;
+        heard(&there, &here, mgid, b"back").await?;
+        assert_eq!(groups(&c).await?.len(), before.len() + 1);
+        // Who leaves hears nothing more, and the other is still in it.
+        there.leave(mgid).await?;
+        there.leave(mgid).await?;
+        assert!(there.group(mgid).is_err());
+        heard(&here, &here, mgid, b"alone").await?;
+        there.join(mgid).await?;
+        heard(&here, &there, mgid, b"again").await?;
+        while let Ok(datagram) = timeout(Duration::from_millis(100), there.recv()).await {
+            assert!(matches!(&datagram?[..], b"to all" | b"again"), "what was sent to `back` and `alone`");
+        }
+        // A socket that is dropped leaves, too.
+        there.leave(mgid).await?;
+        drop(here);
+        while groups(&c).await? != before {
+            sleep(Duration::from_millis(10)).await;
+        }
+        Ok(())
+    })
+    .await?
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_with_other_keys_is_refused() -> Result {
+    timeout(LIMIT, async {
+        let net = two_switches().await?;
+        let (a, b) = (open(&net, "a").await?, open(&net, "b").await?);
+        let mgid: Gid = "ff15::7".parse()?;
+        let before = groups(&a).await?;
+        let held = b.sa().join(mgid).or_create(Group::new(QKey(7))).await?;
+        let socket = ud::Socket::open(&a).await?;
+        let refused = socket.join(mgid).await.expect_err("another Q_Key");
+        assert!(
+            matches!(&refused, Error::Invalid(invalid) if invalid.field == "the group's Q_Key"),
+            "{refused}"
+        );
+        let fitting = ud::Socket::open(&a).qkey(QKey(7)).await?;
+        assert_eq!(fitting.join(mgid).await?.lid(), held.mlid());
+        fitting.leave(mgid).await?;
+        held.leave().await?;
+        assert_eq!(groups(&a).await?, before);
+        Ok(())
+    })
+    .await?
+}
+
+/// A call that is dropped anywhere leaves nothing that the next one would stumble over.
+#[tokio::test(start_paused = true)]
+async fn joining_and_leaving_may_be_dropped_anywhere() -> Result {
+    timeout(LIMIT, async {
+        let net = two_switches().await?;
+        let (a, b) = (open(&net, "a").await?, open(&net, "b").await?);
+        let (socket, other) = (ud::Socket::open(&a).await?, ud::Socket::open(&b).await?);
+        let mgid: Gid = "ff15::8".parse()?;
+        let before = groups(&b).await?;
+        other.join(mgid).await?;
+        for polls in 0..12 {
+            common::drop_after(polls, socket.join(mgid)).await;
+            socket.join(mgid).await?;
+            common::drop_after(polls, socket.leave(mgid)).await;
+            assert_ne!(socket.join(mgid).await?.lid(), Lid::NONE);
+            heard(&other, &socket, mgid, &[polls as u8]).await?;
+            socket.leave(mgid).await?;
+        }
+        other.leave(mgid).await?;
+        while groups(&b).await? != before {
+            sleep(Duration::from_millis(10)).await;
+        }
+        Ok(())
+    })
+    .await?
+}
