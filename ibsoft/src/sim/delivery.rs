@@ -182,6 +182,9 @@ impl Fabric {
             Some((packet.bth(), deth.src_qp, <[u8; MAD_LEN]>::try_from(packet.payload()).ok()?))
         });
         match mad.filter(|(bth, ..)| bth.dest_qp == Qpn::GSI && self.managers.contains_key(&node)) {
+            Some((bth, ..)) if !self.nodes[node].port(0).is_some_and(|port| port.admits(bth.pkey)) => {
+                self.counters.pkey += 1;
+            }
             Some((bth, remote_qp, mad)) => {
                 let gid = net.route.map(|route| route.sgid);
                 let (lid, sl, pkey) = (net.slid, net.sl, bth.pkey);

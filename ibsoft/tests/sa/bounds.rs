@@ -249,7 +249,7 @@ fn a_port_of_another_subnet_leaves_nothing() {
 #[test]
 fn a_service_that_starts_anew_does_not_number_its_reports_as_before() {
     let mut world = World::plain();
-    let mut report = |world: &mut World| {
+    let report = |world: &mut World| {
         assert_eq!(world.ask(5, SET, 3, &InformInfo::trap(InformInfo::ANY), 0).0, 0);
         world.sa.report(world.now, &Notice { is_generic: true, ..Notice::default() }, gid(4));
         SaHeader::parse(&world.sa.poll_transmit(world.now).unwrap().mad).unwrap().mad.tid

@@ -200,18 +200,21 @@ fn what_a_manager_sets_carries_packets() {
     });
     assert_eq!(arrival, Some((PortId { node: B, port: 1 }, frame)));
 
-    // One for the manager's own QP1.
-    let to_manager = datagram(
-        0,
-        (Lid(3), Lid(1)),
-        None,
-        ServiceLevel::truncate(0),
-        PKey::DEFAULT,
-        (Qpn::GSI, Qpn::GSI),
-        &[7; MAD_LEN],
-    );
-    world.fabric.send(world.start, PortId { node: A, port: 1 }, to_manager);
+    // One for the manager's own QP1, and one of a partition that its port is not in.
+    for pkey in [PKey::DEFAULT, PKey(0x8001)] {
+        let to_manager = datagram(
+            0,
+            (Lid(3), Lid(1)),
+            None,
+            ServiceLevel::truncate(0),
+            pkey,
+            (Qpn::GSI, Qpn::GSI),
+            &[7; MAD_LEN],
+        );
+        world.fabric.send(world.start, PortId { node: A, port: 1 }, to_manager);
+    }
     world.run(world.start);
+    assert_eq!(world.fabric.counters.pkey, 1);
     let heard = world.heard();
     assert_eq!((heard.len(), heard[0].qp, heard[0].lid, heard[0].mad[0]), (1, Qpn::GSI, Lid(3), 7));
 
