@@ -193,18 +193,17 @@ impl<P: Protocol> Core<P> {
     }
 
     pub(crate) fn leave(&self, group: &Group) -> Result<(), RawError> {
-        let is_last = match self.groups().entry(*group) {
-            Entry::Vacant(_) => return Err(RawError::NotMember(*group)),
-            Entry::Occupied(mut entry) => {
-                *entry.get_mut() -= 1;
-                let is_last = *entry.get() == 0;
-                if is_last {
-                    entry.remove();
-                }
-                is_last
-            }
+        // Held until the group is left, so that who joins it again does so afterwards.
+        let mut groups = self.groups();
+        let Entry::Occupied(mut entry) = groups.entry(*group) else {
+            return Err(RawError::NotMember(*group));
         };
-        if is_last { self.backend.leave(group) } else { Ok(()) }
+        *entry.get_mut() -= 1;
+        if *entry.get() > 0 {
+            return Ok(());
+        }
+        entry.remove();
+        self.backend.leave(group)
     }
 
     pub(crate) fn stats(&self) -> RawStats {
@@ -250,3 +249,6 @@ impl<P: Protocol> fmt::Debug for Core<P> {
         f.debug_struct("Core").field("link", &self.link).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;
