@@ -242,6 +242,30 @@ async fn raw_t29_each_lost_packet_is_counted_once() {
     assert_eq!((b.stats().rx_dropped, b.stats().rx_packets), (44, 7));
 }
 
+/// A packet that is not for the socket tells the device's count of losses: the next one that is for it passes that on.
+#[tokio::test(start_paused = true)]
+async fn raw_t29_losses_before_a_packet_of_another_group_are_told_with_the_next() {
+    const OWN: &str = "ff02::1:4321";
+    let (_net, ann, bob) = subnet().await;
+    let a = RawIpv6Socket::bind(&ann, [NextHeader(253)]).await.unwrap();
+    let b = RawIpv6Socket::bind(&bob, [NextHeader(253)]).recv_buffer(1).await.unwrap(); // room for one
+    let _held = b.join(&Group::ipv6(OWN).unwrap()).await.unwrap();
+    let send = async |group: &str| {
+        a.send_to(b"hello", &to_group(group, NextHeader(253))).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    send(OWN).await;
+    send(OWN).await; // lost
+    assert_eq!(b.recv().await.unwrap().meta.drops_before, 0);
+    send("ff05::1:4321").await;
+    assert!(is_silent(&b).await);
+    send(OWN).await;
+    assert_eq!(b.recv().await.unwrap().meta.drops_before, 1);
+    send(OWN).await;
+    assert_eq!(b.recv().await.unwrap().meta.drops_before, 0);
+    assert_eq!((b.stats().rx_dropped, b.stats().rx_not_member), (1, 1));
+}
+
 #[tokio::test(start_paused = true)]
 async fn raw_t30_a_dropped_future_loses_nothing() {
     let (_net, ann, bob) = subnet().await;

@@ -2,7 +2,7 @@
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::task::Poll;
 
 use bytes::Bytes;
@@ -34,6 +34,8 @@ pub(crate) struct Ipv6Queue {
     joined: Joined,
     /// Packets of groups that share their address in the subnet with one that was joined.
     strangers: AtomicU64,
+    /// Losses that one of those told of: the next packet passes them on.
+    untold: AtomicU32,
     options: Options,
     counters: Arc<Counters>,
 }
@@ -59,8 +61,8 @@ impl Ipv6Queue {
         let longest = longest(port)?;
         let queue = Queue::open(port, QpType::RawIpv6, filter, longest, options.recv_buffer)?;
         let (port, next, strangers) = (port.clone(), next.to_vec(), AtomicU64::new(0));
-        let (joined, options, counters) = (Joined::default(), *options, Arc::default());
-        Ok(Self { port, queue, next, joined, strangers, options, counters })
+        let (joined, untold, counters) = (Joined::default(), AtomicU32::new(0), Arc::default());
+        Ok(Self { port, queue, next, joined, strangers, untold, options: *options, counters })
     }
 
     /// What is known of a packet, and its payload; `None` if it is not for this socket.
@@ -70,6 +72,7 @@ impl Ipv6Queue {
         let is_group = header.dst.is_multicast();
         if is_group && !self.options.hears_port && !self.joined.has(&Group::Ipv6(header.dst)) {
             self.strangers.fetch_add(1, Ordering::Relaxed);
+            self.untold.fetch_add(lost_before, Ordering::Relaxed);
             return None;
         }
         let buffer = self.options.buffer.unwrap_or(usize::MAX);
@@ -81,7 +84,7 @@ impl Ipv6Queue {
             traffic_class: header.traffic_class,
             wire_len: payload.len(),
             truncated: payload.len() > buffer,
-            drops_before: lost_before,
+            drops_before: self.untold.swap(0, Ordering::Relaxed).saturating_add(lost_before),
         };
         Some((meta, &payload[..payload.len().min(buffer)]))
     }
