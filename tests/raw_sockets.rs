@@ -44,6 +44,7 @@ fn main() -> ExitCode {
         case("ipv6_ping_all_nodes", ipv6::ping_all_nodes),
         case("ipv6_lengths_that_lie", ipv6::lengths_that_lie),
         case("raw_t14_each_filter_gets_its_own", ipv6::each_filter_gets_its_own),
+        case("raw_t14_each_next_header_in_its_turn", ipv6::each_next_header_in_its_turn),
         case("raw_t16_nobody_hears_himself", ipv6::nobody_hears_himself),
         case("raw_t17_equal_on_ethernet", ipv6::equal_on_ethernet),
         case("raw_t18_joined_twice_left_twice", ipv6::joined_twice_left_twice),

@@ -101,6 +101,33 @@ pub(crate) async fn each_filter_gets_its_own(net: Net) -> Outcome {
     Ok(())
 }
 
+/// Much of one next header does not keep another one waiting.
+pub(crate) async fn each_next_header_in_its_turn(net: Net) -> Outcome {
+    const MUCH: NextHeader = NextHeader(253);
+    const LITTLE: NextHeader = NextHeader(254);
+    let from = RawIpv6Socket::bind(&link(&net, There)?, [MUCH, LITTLE]).await?;
+    let to = RawIpv6Socket::bind(&link(&net, Here)?, [MUCH, LITTLE]).await?;
+    let dest = |next_header| Ipv6Dest { addr: address(Here), next_header };
+    // From now on it is known that there may be something of either.
+    for next_header in [MUCH, LITTLE] {
+        from.send_to(b"first", &dest(next_header)).await?;
+        assert_eq!(to.recv().await?.meta.next_header, next_header);
+    }
+    for _ in 0..150 {
+        from.send_to(b"much", &dest(MUCH)).await?;
+    }
+    from.send_to(b"little", &dest(LITTLE)).await?;
+    // A veth pair hands over in the sender's call: all of it is there.
+    let mut batch = to.batch();
+    let mut kinds = Vec::new();
+    for _ in 0..2 {
+        to.recv_batch(&mut batch).await?;
+        kinds.extend(batch.iter().map(|(_, meta)| meta.next_header));
+    }
+    assert!(kinds.contains(&LITTLE), "{} packets of the other came before", kinds.len());
+    Ok(())
+}
+
 /// Who sends to his own group does not hear himself; another socket of his machine hears him if he lets it.
 pub(crate) async fn nobody_hears_himself(net: Net) -> Outcome {
     let mut peer = Peer::start(&net, There, "ipv6", NEXT.0.into())?;

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::Poll;
 
@@ -27,6 +28,8 @@ use crate::{Batch, Group, Ipv6Dest, RawError};
 #[derive(Debug)]
 pub(crate) struct RawSockets {
     lanes: Vec<Lane>,
+    /// The lane that is asked first, modulo their number.
+    turn: AtomicUsize,
     watch: Watch,
     link: Arc<Interface>,
     options: Options,
@@ -63,7 +66,7 @@ impl RawSockets {
         };
         let lanes = next.iter().map(lane).collect::<Result<_, RawError>>()?;
         let (link, joined) = (link.clone(), RwLock::default());
-        Ok(Self { lanes, watch, link, options, joined, counters, _claims: claims })
+        Ok(Self { lanes, turn: AtomicUsize::new(0), watch, link, options, joined, counters, _claims: claims })
     }
 
     fn meta(&self, lane: &Lane, received: &Received<'_>, joined: &HashSet<Ipv6Addr>) -> Option<Ipv6Meta> {
@@ -142,7 +145,10 @@ impl Backend<Ipv6> for RawSockets {
     }
 
     fn recv(&self, batch: &mut Batch<Ipv6>, most: usize) -> Result<Poll<()>, RawError> {
-        for lane in &self.lanes {
+        // Each in its turn: much of one next header does not keep the others waiting.
+        let first = self.turn.fetch_add(1, Ordering::Relaxed) % self.lanes.len();
+        let (before, from) = self.lanes.split_at(first);
+        for lane in from.iter().chain(before) {
             if !lane.queue.recv(&mut batch.room, most, &self.watch)? {
                 continue;
             }
