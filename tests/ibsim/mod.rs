@@ -1,5 +1,6 @@
 //! A subnet of ibsim with OpenSM as its manager: both are processes of Debian's packages.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -117,7 +118,8 @@ impl Fabric {
         fs::read_to_string(&file)
     }
 
-    fn command(&self, program: &str, node: &str) -> Command {
+    /// A program that finds this subnet instead of the machine's devices, and takes `node` for its own.
+    pub fn command(&self, program: impl AsRef<OsStr>, node: &str) -> Command {
         let mut command = Command::new(program);
         // The library leaves a tree of /sys where the program runs.
         command.current_dir(&self.folder);

@@ -83,7 +83,7 @@ pub(crate) const FLOORS: &[Floor] = &[
     Floor {
         name: "bench",
         about: "each benchmark runs once, but the one that boots the guest",
-        packages: &[],
+        packages: &["gcc", "ibsim-utils", "infiniband-diags", "libibumad-dev", "opensm"],
         run: bench,
     },
     Floor { name: "doc", about: "examples in the documentation", packages: &[], run: doc },
