@@ -89,7 +89,7 @@ use cq::Cq;
 use groups::Groups;
 use gsi::Gsi;
 use memory::Memory;
-use net::{Destination, Ingress};
+use net::{Destination, Ingress, Run};
 use port::Port;
 use qp::{Kind, Qp};
 use raw::Raws;
@@ -505,6 +505,22 @@ impl Engine {
     /// it goes; `None` when there is nothing
     /// to send. MADs come first; packets of one QP come in a row.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Egress<'_>> {
+        self.poll_packets(now, out, 0, 1)
+    }
+
+    /// The same, but if packets of the same message and the same length follow, all of them are appended. Behind each are
+    /// `room` bytes of zeros for what the link adds.
+    pub fn poll_run(&mut self, now: Instant, out: &mut Vec<u8>, room: usize) -> Option<Egress<'_>> {
+        self.poll_packets(now, out, room, BURST)
+    }
+
+    fn poll_packets(
+        &mut self,
+        now: Instant,
+        out: &mut Vec<u8>,
+        room: usize,
+        most: u32,
+    ) -> Option<Egress<'_>> {
         loop {
             let start = out.len();
             let (qpn, len) = match self.gsi.poll_transmit(out, &mut self.shared) {
@@ -523,12 +539,26 @@ impl Engine {
                 out.truncate(start);
                 continue;
             }
+            out.resize(out.len() + room, 0);
+            let most = (most - 1).min(BURST - self.burst);
+            let more =
+                if qpn == Qpn::GSI || most == 0 { 0 } else { self.go_on(out, Run { len, room, most }) };
+            let packets = 1 + more as usize;
             let counters = &mut self.shared.counters;
-            counters.tx_packets += 1;
-            counters.tx_bytes += len as u64;
+            counters.tx_packets += packets as u64;
+            counters.tx_bytes += (packets * len) as u64;
             let Destination { net, framing, .. } = &self.shared.destination;
-            return Some(Egress { port, net, framing: *framing, qpn, len });
+            return Some(Egress { port, net, framing: *framing, qpn, len, packets });
         }
+    }
+
+    /// Appends packets that follow the one which the QP at the head of the ring has just sent. How many.
+    fn go_on(&mut self, out: &mut Vec<u8>, run: Run) -> u32 {
+        let head = self.shared.ready.front().copied();
+        let Some(qp) = head.and_then(|slot| self.qps.at_mut(slot)) else { return 0 };
+        let packets = qp.go_on(out, run, &mut self.shared);
+        self.burst += packets;
+        packets
     }
 
     /// Whether [`poll_transmit`](Self::poll_transmit) may have something to send.

@@ -133,9 +133,9 @@ pub enum LinkError {
     Malformed,
 }
 
-/// A packet to send. Its bytes, BTH through padding, were appended to the buffer given to
-/// [`Engine::poll_transmit`](super::Engine::poll_transmit); the link puts the network layer in front and the ICRC
-/// behind.
+/// Packets to send, one unless a run was asked for. Their bytes, BTH through padding, were appended to the buffer given to
+/// [`Engine::poll_transmit`](super::Engine::poll_transmit) or [`Engine::poll_run`](super::Engine::poll_run); the link puts
+/// the network layer in front and the ICRC behind each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Egress<'a> {
     /// The local port that it leaves by, from 1.
@@ -146,8 +146,40 @@ pub struct Egress<'a> {
     pub framing: Framing,
     /// The QP that sends it; [`Qpn::GSI`] for MADs.
     pub qpn: Qpn,
-    /// How many bytes were appended, a multiple of 4.
+    /// The length of each in bytes, a multiple of 4.
     pub len: usize,
+    /// How many there are, at least 1.
+    pub packets: usize,
+}
+
+/// How many more packets of one length may follow one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Run {
+    /// Length of each, BTH through padding.
+    pub(super) len: usize,
+    /// Zeros behind each.
+    pub(super) room: usize,
+    /// At most so many.
+    pub(super) most: u32,
+}
+
+impl Run {
+    /// Appends `packets` packets without extended headers and padding, `bth` with ascending PSNs in front of what `payload`
+    /// appends.
+    pub(super) fn write(
+        self,
+        out: &mut Vec<u8>,
+        bth: Bth,
+        packets: u32,
+        mut payload: impl FnMut(&mut Vec<u8>, u32),
+    ) {
+        out.reserve(packets as usize * (self.len + self.room));
+        for k in 0..packets {
+            out.extend_from_slice(&Bth { psn: bth.psn.offset(k), ..bth }.to_bytes());
+            payload(out, k);
+            out.resize(out.len() + self.room, 0);
+        }
+    }
 }
 
 /// Appends a packet without payload and returns its length.

@@ -10,7 +10,7 @@ use ibwire::{PKey, Qpn};
 
 use super::cq::CqId;
 use super::memory::{DomainId, Rights};
-use super::net::Ingress;
+use super::net::{Ingress, Run};
 use super::peer::PeerPath;
 use super::post::Work;
 use super::raw::Raw;
@@ -517,6 +517,14 @@ impl Qp {
                 // What says so is sent next.
                 Err(failure) => self.fail(failure, shared),
             }
+        }
+    }
+
+    /// Appends packets that follow the last one in its message and are as long. How many.
+    pub(super) fn go_on(&mut self, out: &mut Vec<u8>, run: Run, shared: &mut Shared) -> u32 {
+        match &mut self.kind {
+            Kind::Rc(rc) => rc.go_on(self.state, out, run, shared),
+            Kind::Uc(_) | Kind::Ud(_) | Kind::Raw(_) => 0,
         }
     }
 

@@ -8,7 +8,7 @@ use ibwire::Qpn;
 
 use super::memory::Rights;
 use super::migration::Verdict;
-use super::net::Ingress;
+use super::net::{Ingress, Run};
 use super::peer::{Peer, PeerPath};
 use super::qp::{Failure, State};
 use super::receives::Receives;
@@ -87,6 +87,19 @@ impl Rc {
         }
         shared.destination = peer.path.destination();
         Ok(len)
+    }
+
+    /// Appends packets that follow the last one in its message and are as long. How many. What was sent last is in the middle
+    /// of an answer if one waits, and of a request if none does.
+    pub(super) fn go_on(&mut self, state: State, out: &mut Vec<u8>, run: Run, shared: &mut Shared) -> u32 {
+        let Some(peer) = self.peer.as_ref() else { return 0 };
+        if self.responder.can_send() {
+            self.responder.go_on(out, run, peer, shared)
+        } else if state.sends() {
+            self.requester.go_on(out, run, peer, shared)
+        } else {
+            0
+        }
     }
 
     /// Handles a packet for this QP.

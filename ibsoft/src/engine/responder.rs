@@ -15,13 +15,13 @@ use std::sync::atomic::Ordering;
 use ibdev::qp::Rtr;
 use ibdev::{Access, Status};
 use ibwire::packet::{
-    Aeth, AtomicAckEth, AtomicEth, NakCode, Opcode, Operation, Reth, Syndrome, SyndromeKind, Transport,
+    Aeth, AtomicAckEth, AtomicEth, Bth, NakCode, Opcode, Operation, Reth, Syndrome, SyndromeKind, Transport,
     TransportPacket,
 };
 use ibwire::{Msn, Psn, RnrTimer};
 
 use super::memory::{Rights, Unreachable};
-use super::net::{write_header, write_packet};
+use super::net::{Run, write_header, write_packet};
 use super::peer::Peer;
 use super::place::{Placement, Refusal};
 use super::qp::{Blame, Failure};
@@ -134,7 +134,7 @@ impl Responder {
                 break;
             }
             if let Ok(len) = respond(&response, self.rights, self.mtu(), out, peer, shared) {
-                self.responses.advance();
+                self.responses.advance(1);
                 return Ok(Some(len));
             }
             shared.counters.read_faults += 1;
@@ -163,6 +163,30 @@ impl Responder {
             None => return Ok(None),
         };
         Ok(Some(write_header(out, peer.bth(Opcode::RC_ACKNOWLEDGE, psn), &[&aeth.to_bytes()])))
+    }
+
+    /// Appends packets from the middle of the READ response of which a packet has just left, as long as that. How many.
+    pub(super) fn go_on(&mut self, out: &mut Vec<u8>, run: Run, peer: &Peer, shared: &mut Shared) -> u32 {
+        let mtu = self.mtu();
+        let Some(response) = self.responses.head() else { return 0 };
+        let (Asked::Read(reth), (false, false)) = (response.asked, response.place()) else { return 0 };
+        let all = reth.len as usize;
+        let Rights { domain, .. } = self.rights;
+        let memory = shared.memory.reach(domain, reth.rkey, Access::REMOTE_READ, reth.va, all);
+        let (Ok((memory, at)), true) = (memory, run.len == Bth::LEN + mtu) else { return 0 };
+        let before_nak = self.nak.map_or(i32::MAX, |nak| nak.psn.distance(response.psn()));
+        let packets = run.most.min(response.middles()).min(before_nak.max(0) as u32);
+        let start = at + response.index() as usize * mtu;
+        let bth = peer.bth(Opcode::new(Transport::RC, Operation::RDMA_READ_RESPONSE_MIDDLE), response.psn());
+        run.write(out, bth, packets, |out, k| {
+            let from = out.len();
+            out.resize(from + mtu, 0);
+            // Inside, because the whole message is.
+            _ = memory.copy_to(start + k as usize * mtu, &mut out[from..]);
+        });
+        shared.counters.read_responses_sent += u64::from(packets);
+        self.responses.advance(packets);
+        packets
     }
 
     /// Handles a request. `established` is called when it is the expected one and of the right kind.

@@ -45,6 +45,11 @@ impl Response {
         self.next
     }
 
+    /// How many packets are left in front of the last one, with the one to send next.
+    pub(super) fn middles(&self) -> u32 {
+        self.packets - 1 - self.next
+    }
+
     /// Whether the packet to send next is the first of the answer, and whether it is the last.
     pub(super) fn place(&self) -> (bool, bool) {
         (self.next == self.start, self.next + 1 == self.packets)
@@ -90,10 +95,10 @@ impl Responses {
         self.ring.get(self.turn)
     }
 
-    /// That packet is sent.
-    pub(super) fn advance(&mut self) {
+    /// That packet is sent, and others behind it: so many of its answer together.
+    pub(super) fn advance(&mut self, packets: u32) {
         let Some(response) = self.ring.get_mut(self.turn) else { return };
-        response.next += 1;
+        response.next += packets;
         response.answered |= response.next == response.packets;
         self.settle();
     }

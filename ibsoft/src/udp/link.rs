@@ -7,6 +7,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use ibdev::DeviceError;
+use ibwire::icrc::Icrc;
 use ibwire::{Gid, Mtu, PathRecord, Qpn};
 use tokio::sync::{oneshot, watch};
 
@@ -278,8 +279,8 @@ impl Link for UdpLink {
         let mut starts = false;
         if signals.blocked.is_none() {
             let Signals { outbox, more, sending, .. } = &mut *signals;
-            while !*more && let Some(egress) = engine.poll_transmit(now, outbox.next()) {
-                outbox.push(egress.net);
+            while !*more && let Some(egress) = engine.poll_run(now, outbox.next(), Icrc::LEN) {
+                outbox.push(egress.net, egress.len + Icrc::LEN, egress.packets);
                 *more = outbox.len() >= OUTBOX_BYTES;
             }
             starts = !*sending && (*more || !outbox.is_empty());
@@ -301,10 +302,10 @@ impl Link for UdpLink {
         // what queue pairs send has completions.
         let mut is_mad = true;
         while (is_mad || outbox.len() < OUTBOX_BYTES)
-            && let Some(egress) = engine.poll_transmit(now, outbox.next())
+            && let Some(egress) = engine.poll_run(now, outbox.next(), Icrc::LEN)
         {
             is_mad = egress.qpn == Qpn::GSI;
-            outbox.push(egress.net);
+            outbox.push(egress.net, egress.len + Icrc::LEN, egress.packets);
         }
         *closing = true;
         let idle = blocked.is_none() && !*more && !*sending && outbox.is_empty();

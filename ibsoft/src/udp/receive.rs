@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use ibwire::FlowLabel;
 use ibwire::icrc::{FoundId, Icrc};
-use ibwire::packet::{Bth, UdpHeader};
+use ibwire::packet::{Bth, Opcode, UdpHeader};
 use quinn_udp::{BATCH_SIZE, RecvMeta};
 
 use super::capture::Capture;
@@ -41,6 +41,8 @@ pub(super) struct Received {
     pub datagrams: u64,
     /// The call could have taken more: nothing was left in the socket.
     pub emptied: bool,
+    /// The last packet is not the last of its message: the rest is on its way.
+    pub goes_on: bool,
 }
 
 impl Receiver {
@@ -89,11 +91,13 @@ impl Receiver {
         if let Some(capture) = capture {
             capture.flush();
         }
-        Ok(Received { datagrams: self.counters.datagrams - before, emptied })
+        let last = self.batch().next_back().and_then(|(_, transport)| transport.first());
+        let goes_on = last.is_some_and(|opcode| Opcode(*opcode).is_first() || Opcode(*opcode).is_middle());
+        Ok(Received { datagrams: self.counters.datagrams - before, emptied, goes_on })
     }
 
     /// The batch: what stood in front of the BTH, and BTH through padding.
-    pub(super) fn batch(&self) -> impl ExactSizeIterator<Item = (&NetHeader, &[u8])> {
+    pub(super) fn batch(&self) -> impl ExactSizeIterator<Item = (&NetHeader, &[u8])> + DoubleEndedIterator {
         self.valid.iter().map(|(net, at)| (net, &self.memory[at.clone()]))
     }
 

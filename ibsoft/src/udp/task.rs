@@ -18,6 +18,9 @@ use crate::device::Core;
 
 /// Packets before other tasks get their turn; the last batch may exceed it.
 const BUDGET: u64 = 512;
+/// How often the rest of a message is looked for before the task sleeps: to be woken costs the peer that sends the rest as
+/// much as the rest itself.
+const LOOKS: u32 = 16;
 /// How long packets that wait for room are kept when the device goes.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 
@@ -28,6 +31,7 @@ pub(super) fn run(core: Weak<Core>, io: Arc<Io>, open: watch::Sender<()>) -> imp
         core,
         backoffs: io.addresses.iter().map(|_| Backoff::default()).collect(),
         next_socket: 0,
+        looks: 0,
         sleep: None,
         linger: None,
         sockets: io.sockets(),
@@ -50,6 +54,8 @@ struct Task {
     backoffs: Box<[Backoff]>,
     /// The socket whose turn it is.
     next_socket: usize,
+    /// How often the rest of a message is still looked for.
+    looks: u32,
     sleep: Option<Pin<Box<Sleep>>>,
     /// How long what is left may wait for room.
     linger: Option<Instant>,
@@ -61,7 +67,8 @@ struct Task {
 /// How the task's turn ends, unless there is nothing to do.
 #[derive(Debug)]
 enum Turn {
-    /// What the engine has to send waits for the next turn, unless somebody sends it with something of his own.
+    /// What the engine has to send waits for the next turn, unless somebody sends it with something of his own; or the rest
+    /// of a message has to come at any moment.
     Waits,
     /// It was the last.
     Last,
@@ -121,7 +128,9 @@ impl Task {
             }
             if !progress {
                 if !self.keep_time(cx, core, sockets) {
-                    return if core.is_behind() { Poll::Ready(Turn::Waits) } else { Poll::Pending };
+                    let looks = self.looks > 0;
+                    self.looks = self.looks.saturating_sub(1);
+                    return if looks || core.is_behind() { Poll::Ready(Turn::Waits) } else { Poll::Pending };
                 }
                 budget -= 1;
             }
@@ -163,6 +172,7 @@ impl Task {
             Ok(received) => {
                 backoff.worked();
                 receiver.hand_in(core);
+                self.looks = if received.goes_on { LOOKS } else { 0 };
                 Received::Some(received.datagrams)
             }
             // The next readiness has to be waited for, which the next poll does.

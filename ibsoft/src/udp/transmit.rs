@@ -41,15 +41,18 @@ struct Run {
 }
 
 impl Run {
-    /// Whether the next packet, which goes there, too, and has `len` bytes, can be one of the datagrams: only the last may
-    /// be shorter than the others.
-    fn takes(&self, len: usize, max_segments: usize) -> bool {
+    /// How many of the next packets, which go there, too, and have `len` bytes each, can be datagrams of the call: only the
+    /// last one may be shorter than the others.
+    fn takes(&self, len: usize, max_segments: usize) -> usize {
         let whole = self.end - self.start;
-        self.segments == 0
-            || self.segments * self.segment == whole
-                && len <= self.segment
-                && self.segments < max_segments
-                && whole + len <= RUN_BYTES
+        if len > self.segment || self.segments * self.segment != whole {
+            return 0;
+        }
+        let room =
+            max_segments.saturating_sub(self.segments).min(RUN_BYTES.saturating_sub(whole) / len.max(1));
+        // One that is longer than a call may be is the system's to refuse.
+        let room = if self.segments == 0 { room.max(1) } else { room };
+        if len < self.segment { room.min(1) } else { room }
     }
 }
 
@@ -112,22 +115,25 @@ impl Transmitter {
     fn next_run(&mut self, sockets: &[RoceSocket]) -> Option<Run> {
         let (to, socket) = self.next_destination(sockets)?;
         let most = socket.gso_segments();
-        let first = self.packets.first()?;
-        let mut run = Run { to, start: first.start, end: first.start, segment: first.len(), segments: 0 };
-        let mut start = self.last_start.of(socket.local, to.addr, run.segment - Icrc::LEN);
+        let (at, row) = self.packets.first()?;
+        let mut run = Run { to, start: at, end: at, segment: row.len, segments: 0 };
         let mut goes_on = true;
-        while goes_on && let Some(at) = self.packets.first().filter(|at| run.takes(at.len(), most)) {
-            if at.len() != run.segment {
-                start = self.last_start.of(socket.local, to.addr, at.len() - Icrc::LEN);
+        while goes_on && let Some((at, row)) = self.packets.first() {
+            let packets = run.takes(row.len, most).min(row.packets);
+            if packets == 0 {
+                break;
             }
-            // The kernel numbers the datagrams of one call from 0.
-            let id = run.segments as u16;
-            if let Some((transport, icrc)) = self.packets.bytes_mut(at.clone()).split_last_chunk_mut() {
-                *icrc = start.icrc(id, transport).0;
+            let start = self.last_start.of(socket.local, to.addr, row.len - Icrc::LEN);
+            let end = at + packets * row.len;
+            for (k, packet) in self.packets.bytes_mut(at..end).chunks_exact_mut(row.len).enumerate() {
+                if let Some((transport, icrc)) = packet.split_last_chunk_mut() {
+                    // The kernel numbers the datagrams of one call from 0.
+                    *icrc = start.icrc((run.segments + k) as u16, transport).0;
+                }
             }
-            run.segments += 1;
-            run.end = at.end;
-            goes_on = self.packets.take_first()
+            run.segments += packets;
+            run.end = end;
+            goes_on = self.packets.take(packets)
                 || self.next_destination(sockets).is_some_and(|(next, _)| next == to);
         }
         Some(run)
@@ -147,7 +153,7 @@ impl Transmitter {
             if let Some(to) = to {
                 return Some((to, sockets.get(to.socket)?));
             }
-            self.packets.take_first();
+            self.packets.take(1);
             self.counters.drop_no_source += 1;
         }
         None

@@ -6,7 +6,9 @@ use ibdev::SendFlags;
 use ibwire::packet::Bth;
 
 use super::{Requester, Wait};
+use crate::engine::net::Run;
 use crate::engine::peer::Peer;
+use crate::engine::sg;
 use crate::engine::shared::Shared;
 
 impl Requester {
@@ -83,5 +85,47 @@ impl Requester {
             self.restart_timer(now);
         }
         Some(len)
+    }
+
+    /// Appends packets from the middle of the message whose last packet has just left, as long as that: those that ask for
+    /// nothing. How many.
+    pub(in crate::engine) fn go_on(
+        &mut self,
+        out: &mut Vec<u8>,
+        run: Run,
+        peer: &Peer,
+        shared: &mut Shared,
+    ) -> u32 {
+        let (place, index) = self.at;
+        // What has begun goes on while draining, too.
+        if index == 0 || self.is_asking() || !self.can_send(true) {
+            return 0;
+        }
+        let Some((work, message)) = self.messages.get(place) else { return 0 };
+        let segment = self.cut.segment(message, index);
+        if message.request.has_result() || segment.last || Bth::LEN + segment.payload.len() != run.len {
+            return 0;
+        }
+        let window = self.window.packets();
+        let in_flight = self.next.distance(self.una) as u32 - self.reading;
+        let silent = (window.div_ceil(2) - 1).saturating_sub(self.unasked);
+        let packets = run.most.min(message.packets - 1 - index).min(window - in_flight).min(silent);
+
+        let bth = peer.bth(segment.opcode, self.next);
+        let (start, len) = (segment.payload.start, segment.payload.len());
+        run.write(out, bth, packets, |out, k| {
+            let start = start + k as usize * len;
+            sg::gather(&work.sg, start..start + len, out);
+        });
+
+        let again = self.sent.distance(self.next).clamp(0, packets as i32) as u32;
+        shared.counters.retransmitted += u64::from(again);
+        self.at.1 += packets;
+        self.unasked += packets;
+        self.next = self.next.offset(packets);
+        if self.next.distance(self.sent) > 0 {
+            self.sent = self.next;
+        }
+        packets
     }
 }

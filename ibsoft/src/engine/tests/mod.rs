@@ -14,6 +14,7 @@ mod rc_rdma;
 mod rc_receive;
 mod rc_respond;
 mod rc_send;
+mod runs;
 mod script;
 mod send_queue;
 mod shared_receives;

@@ -392,20 +392,26 @@ impl Dut {
 
     /// Takes what D has: packets, completions, events.
     pub(super) fn drain(&mut self) {
+        const ROOM: usize = 4;
         let mut out = Vec::new();
-        while let Some(egress) = self.engine.poll_transmit(self.now, &mut out) {
-            assert_eq!(egress.len, out.len());
+        while let Some(egress) = self.engine.poll_run(self.now, &mut out, ROOM) {
+            let stride = egress.len + ROOM;
+            assert_eq!(egress.packets * stride, out.len());
             let route = egress.net.route.unwrap();
             let (ends, via) = match egress.port {
                 2 => ((gid(D2), gid(P2)), " via=2"),
                 _ => ((gid(D), gid(P)), ""),
             };
             assert_eq!((egress.qpn, route.sgid, route.dgid), (self.qpn, ends.0, ends.1));
-            let packet = TransportPacket::parse(&out).unwrap();
-            if packet.bth().opcode.is_response() {
-                self.read.extend_from_slice(packet.payload());
+            for bytes in out.chunks_exact(stride) {
+                let (bytes, room) = bytes.split_at(egress.len);
+                assert_eq!(room, [0; ROOM]);
+                let packet = TransportPacket::parse(bytes).unwrap();
+                if packet.bth().opcode.is_response() {
+                    self.read.extend_from_slice(packet.payload());
+                }
+                self.packets.push_back(describe_packet(bytes) + via);
             }
-            self.packets.push_back(describe_packet(&out) + via);
             out.clear();
         }
         while let Some(event) = self.engine.poll_event() {

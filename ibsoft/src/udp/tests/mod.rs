@@ -9,7 +9,7 @@ use ibwire::packet::{Bth, Opcode, TransportPacket};
 use ibwire::{Gid, Psn, Qpn, ServiceLevel};
 
 use super::outbox::Packets;
-use super::receive::Receiver;
+use super::receive::{Received, Receiver};
 use super::socket::RoceSocket;
 use super::transmit::{Progress, Transmitter};
 use super::*;
@@ -50,7 +50,8 @@ fn packets(packets: impl IntoIterator<Item = (NetHeader, Vec<u8>)>) -> Packets {
     let mut outbox = Packets::default();
     for (net, bytes) in packets {
         outbox.next().extend_from_slice(&bytes);
-        outbox.push(&net);
+        outbox.next().extend_from_slice(&[0; Icrc::LEN]);
+        outbox.push(&net, bytes.len() + Icrc::LEN, 1);
     }
     outbox
 }
@@ -63,9 +64,12 @@ fn transmitter(packets: &mut Packets) -> Transmitter {
 }
 
 /// Receives a batch when there is one.
-async fn receive(receiver: &mut Receiver, to: &RoceSocket) {
-    while to.socket.try_recv(|| receiver.recv(to, None)).is_err() {
-        poll_fn(|cx| to.socket.poll_recv_ready(cx)).await.unwrap();
+async fn receive(receiver: &mut Receiver, to: &RoceSocket) -> Received {
+    loop {
+        match to.socket.try_recv(|| receiver.recv(to, None)) {
+            Ok(received) => return received,
+            Err(_) => poll_fn(|cx| to.socket.poll_recv_ready(cx)).await.unwrap(),
+        }
     }
 }
 
@@ -104,6 +108,32 @@ async fn equal_lengths_leave_in_one_call_and_arrive_whole() {
         assert_eq!(transmitter.counters.batches, 3);
     }
     assert_eq!(receiver.counters.drop_icrc, 0);
+}
+
+#[tokio::test]
+async fn a_batch_that_ends_within_a_message_says_so() {
+    let (from, to) = (socket(60, 1), socket(60, 2));
+    let net = net(&from, &to);
+    let mut receiver = Receiver::new();
+    for (opcode, goes_on) in [
+        (Opcode::RC_SEND_FIRST, true),
+        (Opcode::RC_SEND_MIDDLE, true),
+        (Opcode::RC_SEND_LAST, false),
+        (Opcode::RC_RDMA_WRITE_FIRST, true),
+        (Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, true),
+        (Opcode::RC_SEND_ONLY, false),
+        (Opcode::RC_ACKNOWLEDGE, false),
+    ] {
+        let bytes = [&[opcode.0][..], &packet(1, 1024)[1..]].concat();
+        let mut transmitter = transmitter(&mut packets([(net, packet(0, 1024)), (net, bytes)]));
+        assert_eq!(transmitter.drain(std::slice::from_ref(&from), None), Progress::Done);
+        let mut arrived = 0;
+        while arrived < 2 {
+            let received = receive(&mut receiver, &to).await;
+            arrived += received.datagrams;
+            assert_eq!(received.goes_on, goes_on && arrived == 2, "{opcode}");
+        }
+    }
 }
 
 /// One call is for one peer, and holds no more than an IP datagram can.

@@ -17,6 +17,8 @@ use super::model::Model;
 
 /// Words of a node that all ends add to.
 const COUNTERS: usize = 4;
+/// Bytes behind each packet of a run.
+const ROOM: usize = 4;
 /// Longer than any simulation takes.
 const MOST_STEPS: u32 = 500_000;
 
@@ -207,20 +209,32 @@ impl World {
         let faults = self.plan.faults;
         let mut out = Vec::new();
         for from in 0..self.nodes.len() {
-            while let Some(egress) = self.nodes[from].engine.poll_transmit(self.now, &mut out) {
-                let dgid = egress.net.route.unwrap().dgid;
-                let to = (0..self.nodes.len()).find(|&node| gid(&address(node)) == dgid).unwrap();
-                let copies = match self.rng.random::<f64>() {
-                    x if x < faults.loss => 0,
-                    x if x < faults.loss + faults.duplicate => 2,
-                    _ => 1,
+            let now = self.now;
+            // One by one, or in runs.
+            let poll = |engine: &mut Engine, out: &mut Vec<u8>| {
+                let egress = match from % 2 {
+                    0 => engine.poll_transmit(now, out),
+                    _ => engine.poll_run(now, out, ROOM),
                 };
-                for _ in 0..copies {
-                    let late = if self.rng.random_bool(faults.reorder) { 300 } else { 1 };
-                    let delay = Duration::from_micros(10 + self.rng.random_range(0..late));
-                    self.flights += 1;
-                    let (at, order) = (self.now + delay, self.flights);
-                    self.wire.push(Reverse(Flight { at, order, from, to, bytes: out.clone() }));
+                egress.map(|egress| (egress.net.route.unwrap().dgid, egress.len, egress.packets))
+            };
+            while let Some((dgid, len, packets)) = poll(&mut self.nodes[from].engine, &mut out) {
+                let to = (0..self.nodes.len()).find(|&node| gid(&address(node)) == dgid).unwrap();
+                let stride = len + if from % 2 == 0 { 0 } else { ROOM };
+                assert_eq!(out.len(), packets * stride);
+                for bytes in out.chunks_exact(stride).map(|packet| &packet[..len]) {
+                    let copies = match self.rng.random::<f64>() {
+                        x if x < faults.loss => 0,
+                        x if x < faults.loss + faults.duplicate => 2,
+                        _ => 1,
+                    };
+                    for _ in 0..copies {
+                        let late = if self.rng.random_bool(faults.reorder) { 300 } else { 1 };
+                        let delay = Duration::from_micros(10 + self.rng.random_range(0..late));
+                        self.flights += 1;
+                        let (at, order) = (self.now + delay, self.flights);
+                        self.wire.push(Reverse(Flight { at, order, from, to, bytes: bytes.to_vec() }));
+                    }
                 }
                 out.clear();
             }
