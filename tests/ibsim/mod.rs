@@ -1,4 +1,6 @@
-//! A subnet of ibsim with OpenSM as its manager: both are processes of Debian's packages.
+//! A subnet of ibsim with OpenSM as its manager: both are processes of Debian's packages. Or with ours: [`manager`].
+
+pub mod manager;
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -42,6 +44,8 @@ fn umad2sim() -> Option<PathBuf> {
 pub struct Fabric {
     /// How its sockets are named.
     base: String,
+    /// The node where OpenSM runs.
+    host: String,
     folder: PathBuf,
     ibsim: Ended,
     opensm: Mutex<Option<Ended>>,
@@ -61,18 +65,22 @@ impl Drop for Ended {
 impl Fabric {
     /// Starts ibsim with the net of this folder, files under `folder`, and OpenSM on node A.
     pub fn start(folder: &Path) -> io::Result<Self> {
+        let fabric = Self::unmanaged(folder, &Path::new(env!("CARGO_MANIFEST_DIR")).join("ibsim/net"), "A")?;
+        fabric.start_opensm()?;
+        Ok(fabric)
+    }
+
+    /// Starts ibsim with a net, files under `folder`. OpenSM is to run on node `host`.
+    pub fn unmanaged(folder: &Path, net: &Path, host: &str) -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let base = format!("ibcm-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let folder = folder.join(&base);
         fs::create_dir_all(&folder)?;
-        let net = Path::new(env!("CARGO_MANIFEST_DIR")).join("ibsim/net");
         let mut command = Command::new("ibsim");
-        command.arg("-s").arg(&net).env("IBSIM_SOCKNAME", &base);
+        command.arg("-s").arg(net).env("IBSIM_SOCKNAME", &base);
         // Its console is its standard input: kept open, so that links can be taken down.
         let ibsim = Self::spawn(command.stdin(Stdio::piped()), &folder.join("ibsim.log"))?;
-        let fabric = Self { base, folder, ibsim, opensm: Mutex::new(None) };
-        fabric.start_opensm()?;
-        Ok(fabric)
+        Ok(Self { base, host: host.into(), folder, ibsim, opensm: Mutex::new(None) })
     }
 
     /// The name of a node as ibcm opens it needs this in IBSIM_SOCKNAME.
@@ -80,12 +88,18 @@ impl Fabric {
         &self.base
     }
 
-    /// Starts OpenSM on node A. It manages the subnet as soon as the ports of its nodes are active.
+    /// Starts OpenSM on its node. It manages the subnet as soon as the ports of its nodes are active.
     pub fn start_opensm(&self) -> io::Result<()> {
+        self.start_opensm_with(&[])
+    }
+
+    /// Starts OpenSM on its node with more arguments.
+    pub fn start_opensm_with(&self, arguments: &[&str]) -> io::Result<()> {
         let log = self.folder.join("opensm.log");
         _ = fs::remove_file(&log);
-        let mut command = self.command("opensm", "A");
+        let mut command = self.command("opensm", &self.host);
         command.arg("-f").arg(&log).env("OSM_TMP_DIR", &self.folder).env("OSM_CACHE_DIR", &self.folder);
+        command.args(arguments);
         let opensm = Self::spawn(command.stdin(Stdio::null()), &self.folder.join("opensm.out"))?;
         *self.opensm.lock().unwrap_or_else(PoisonError::into_inner) = Some(opensm);
         self.wait_for(&log, "Entering MASTER state")

@@ -2,11 +2,14 @@
 //! count as ignored; with CI=true they fail.
 #![forbid(unsafe_code)]
 
+mod crosscheck;
 mod groups;
+mod nets;
 mod records;
 mod sidr;
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, LazyLock};
@@ -15,7 +18,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use ibcm::handshake::{self, LocalQp};
 use ibcm::{Hca, Listener};
-use ibdev::{Device, DeviceError, PortState};
+use ibdev::{Device, DeviceError, PortAttr, PortState};
 use ibsa::record::{InformInfoRecord, Is, NodeRecord, PathRecord, SmInfoRecord, SmState, Template};
 use ibsa::{Client, Config, Notice, PathSource, QueryError, SaStatus, Trap};
 
@@ -29,6 +32,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How long a case with a subnet of its own may take.
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// Where the package of ibsim has its examples.
+const EXAMPLES: &str = "/usr/share/doc/ibsim-utils/net-examples";
 
 type Outcome = Result<(), Failed>;
 
@@ -61,6 +67,15 @@ fn main() -> ExitCode {
         alone("sidr_by_a_path_of_the_sa", sidr::sidr),
         alone("the_sm_goes_and_comes_again", restart),
         alone("a_real_notice_when_a_link_goes_down", notices),
+        both(Net::Shipped("net"), "Switch2", 0),
+        both(Net::Shipped("net.1"), "Hca2", 0),
+        both(Net::Shipped("net.2sw2path"), "Hca2", 0),
+        both(Net::Shipped("net.2sw2path4hca"), "Hca2", 1),
+        both(Net::Shipped("net.2sw2path4hca2port"), "Hca2", 0),
+        both(Net::Made("fat_tree", nets::fat_tree), "Hca2", 0),
+        both(Net::Made("fat_tree", nets::fat_tree), "Hca2", 1),
+        both(Net::Made("ring", nets::ring), "Hca2", 0),
+        both(Net::Made("ring", nets::ring), "Hca2", 2),
     ];
     let trials = trials.into_iter().map(|trial| trial.with_ignored_flag(left_out)).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
@@ -93,6 +108,35 @@ where
     })
 }
 
+/// A subnet of ibsim's.
+#[derive(Clone, Copy)]
+enum Net {
+    /// A file of its package.
+    Shipped(&'static str),
+    /// One of ours.
+    Made(&'static str, fn() -> String),
+}
+
+/// A subnet under our manager and under OpenSM, asked from a node.
+fn both(net: Net, from: &'static str, lmc: u8) -> Trial {
+    let (Net::Shipped(name) | Net::Made(name, _)) = net;
+    Trial::test(format!("our_manager_and_opensm_say_the_same_of_{name}_with_lmc_{lmc}"), move || {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("opensm");
+        let file = match net {
+            Net::Shipped(name) => Path::new(EXAMPLES).join(name),
+            Net::Made(name, text) => {
+                let file = folder.join(format!("{name}-{lmc}.net"));
+                fs::create_dir_all(&folder)?;
+                fs::write(&file, text())?;
+                file
+            }
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let same = crosscheck::same(&folder, &file, from, lmc);
+        runtime.block_on(async { tokio::time::timeout(LIMIT, same).await? })
+    })
+}
+
 async fn client(fabric: &Fabric, node: &str) -> Result<Client, Failed> {
     let device = tokio::time::timeout(PATIENCE, attached(fabric, node)).await??;
     Ok(Client::new(device, 1, Config::default(), [5; 32]))
@@ -109,7 +153,8 @@ async fn attached(fabric: &Fabric, node: &str) -> Result<Arc<dyn Device>, Device
             attached => break attached?,
         }
     };
-    while device.port(1)?.state != PortState::Active {
+    // A switch's own port is active from the start.
+    while !matches!(device.port(1)?, PortAttr { state: PortState::Active, sm_lid: Lid(1..), .. }) {
         tick.tick().await;
     }
     Ok(Arc::new(device))

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use ibdev::{AgentSpec, DeviceError, MadAgent, OutgoingMad, ReceivedMad};
+use ibwire::mad::MgmtClass;
 use ibwire::{Lid, Qpn};
 
 use super::core::{Agent, Core};
@@ -15,6 +16,8 @@ use super::packet::Packet;
 pub(super) struct SimAgent {
     core: Arc<Core>,
     id: u32,
+    /// QP0 for the subnet management classes, QP1 for all others.
+    qp: Qpn,
 }
 
 impl SimAgent {
@@ -33,7 +36,8 @@ impl SimAgent {
         state.next_agent += 1;
         state.agents.insert(id, Agent { spec, received: VecDeque::new(), waker: None });
         drop(state);
-        Ok(Self { core: Arc::clone(core), id })
+        let is_smi = matches!(spec.class, MgmtClass::SUBN_LID_ROUTED | MgmtClass::SUBN_DIRECTED_ROUTE);
+        Ok(Self { core: Arc::clone(core), id, qp: if is_smi { Qpn::SMI } else { Qpn::GSI } })
     }
 }
 
@@ -43,12 +47,14 @@ impl MadAgent for SimAgent {
             return Err(DeviceError::Gone);
         }
         while let Some(out) = batch.front() {
-            // LID 0 of the source is filled in. There are neither GRHs nor P_Keys.
+            // LID 0 of the source is filled in, but not where a directed route is all there is. There are neither GRHs
+            // nor P_Keys.
+            let dlid = out.to.av.dlid;
             let packet = Packet {
-                dlid: out.to.av.dlid,
-                slid: Lid::NONE,
+                dlid,
+                slid: if dlid == Lid::PERMISSIVE { Lid::PERMISSIVE } else { Lid::NONE },
                 dqp: out.to.qpn,
-                sqp: Qpn::GSI,
+                sqp: self.qp,
                 status: 0,
                 mad: out.mad,
             };

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use ibwire::Lid;
+
 use super::topology::{NodeId, PortAt, Switch, Topology};
 
 /// Distances between switches, in hops; [`Routing::UNREACHABLE`] is none.
@@ -80,8 +82,32 @@ fn targets(topology: &Topology, routing: &Routing) -> Vec<PortAt> {
     switches.iter().flat_map(|node| hosts(*node)).chain(own).collect()
 }
 
+/// How a switch can send to an end port.
+struct Way {
+    base: Lid,
+    lids: u16,
+    is_host: bool,
+    /// Its ports on shortest ways.
+    ports: Vec<u8>,
+}
+
+impl Way {
+    fn new(topology: &Topology, routing: &Routing, node: NodeId, to: PortAt) -> Option<Self> {
+        let port = topology.port(to).filter(|port| port.info.lid.is_unicast())?;
+        let is_host = !topology.nodes[to.node].is_switch();
+        let ports = match port.peer.filter(|_| is_host) {
+            None if to.node == node => vec![0],
+            None => routing.nearest(topology, node, to.node),
+            Some(peer) if peer.node == node => vec![peer.port],
+            Some(peer) => routing.nearest(topology, node, peer.node),
+        };
+        Some(Self { base: port.info.lid, lids: port.lids(), is_host, ports })
+    }
+}
+
 /// Fills the linear forwarding tables: towards each LID the port on a shortest way that has the fewest LIDs of hosts so far,
-/// of those the lowest. Of a port's several LIDs each takes another port if it can.
+/// of those the lowest. First come the base LIDs, then the second ones, and so on: of a port's several LIDs each takes another
+/// neighbour if it can, or else another port.
 pub fn route(topology: &mut Topology) -> Routing {
     let routing = Routing::new(topology);
     let targets = targets(topology, &routing);
@@ -90,20 +116,24 @@ pub fn route(topology: &mut Topology) -> Routing {
         let ports = topology.nodes[node].ports.keys().next_back().copied().unwrap_or(0);
         let mut load = vec![0u32; usize::from(ports) + 1];
         let mut linear = vec![Switch::NO_PORT; usize::from(top.0) + 1];
-        for &at in &targets {
-            let Some(port) = topology.port(at).filter(|port| port.info.lid.is_unicast()) else { continue };
-            let (base, is_switch) = (port.info.lid, topology.nodes[at.node].is_switch());
-            let candidates = match port.peer.filter(|_| !is_switch) {
-                None if at.node == node => vec![0],
-                None => routing.nearest(topology, node, at.node),
-                Some(peer) if peer.node == node => vec![peer.port],
-                Some(peer) => routing.nearest(topology, node, peer.node),
-            };
-            for lid in base.0..base.0 + port.lids() {
-                let lightest = candidates.iter().copied().min_by_key(|port| load[usize::from(*port)]);
-                let Some(port) = lightest else { continue };
-                load[usize::from(port)] += u32::from(!is_switch);
-                linear[usize::from(lid)] = port;
+        let ways: Vec<Way> =
+            targets.iter().filter_map(|at| Way::new(topology, &routing, node, *at)).collect();
+        let peers: Vec<Option<NodeId>> =
+            (0..=ports).map(|port| Some(topology.port(PortAt { node, port })?.peer?.node)).collect();
+        let mut taken: Vec<Vec<u8>> = vec![Vec::new(); ways.len()];
+        let most = ways.iter().map(|way| way.lids).max().unwrap_or(0);
+        for number in 0..most {
+            for (way, taken) in ways.iter().zip(&mut taken).filter(|(way, _)| number < way.lids) {
+                let weight = |port: &u8| {
+                    let peer = peers[usize::from(*port)];
+                    let by_peer = taken.iter().filter(|taken| peers[usize::from(**taken)] == peer).count();
+                    let by_port = taken.iter().filter(|taken| *taken == port).count();
+                    (by_peer, by_port, load[usize::from(*port)])
+                };
+                let Some(port) = way.ports.iter().copied().min_by_key(weight) else { continue };
+                taken.push(port);
+                load[usize::from(port)] += u32::from(way.is_host);
+                linear[usize::from(way.base.0 + number)] = port;
             }
         }
         if let Some(switch) = &mut topology.nodes[node].switch {

@@ -182,7 +182,7 @@ impl Topology {
         }
     }
 
-    /// Gives every end port that has no LID of its own the lowest free ones, 2^`lmc` of them (one at a switch). LIDs that are
+    /// Gives every end port that has no LID of its own the next free ones, 2^`lmc` of them (one at a switch). LIDs that are
     /// there stay if they are possible and no other port has them. `first`, where the subnet manager is, comes first, then
     /// the others by the bytes of their GUID from the last to the first, which is OpenSM's order.
     ///
@@ -205,18 +205,30 @@ impl Topology {
                 _ => lacking.push((at, lmc)),
             }
         }
-        let (mut without, mut from) = (0, [0usize; 8]);
+        // What is left out for the sake of alignment is taken when there is nothing else.
+        let (mut without, mut next, mut again) = (0, 0, [0; 8]);
         for (at, lmc) in lacking {
-            let step = 1usize << lmc;
-            let free = (from[usize::from(lmc)]..taken.len())
-                .step_by(step)
-                .find(|base| taken.get(*base..base + step).is_some_and(|lids| !lids.contains(&true)));
+            let (step, again) = (1usize << lmc, &mut again[usize::from(lmc)]);
+            let free = |from: usize| {
+                let mut bases = (from.next_multiple_of(step)..taken.len()).step_by(step);
+                bases.find(|base| taken.get(*base..base + step).is_some_and(|lids| !lids.contains(&true)))
+            };
+            let base = match free(next) {
+                Some(base) => {
+                    next = base + step;
+                    Some(base)
+                }
+                None => {
+                    let base = free(*again);
+                    *again = base.map_or(taken.len(), |base| base + step);
+                    base
+                }
+            };
             let Some(port) = self.port_mut(at) else { continue };
-            match free {
+            match base {
                 Some(base) => {
                     port.info.lid = Lid(base as u16);
                     taken[base..base + step].fill(true);
-                    from[usize::from(lmc)] = base + step;
                 }
                 None => {
                     port.info.lid = Lid::NONE;

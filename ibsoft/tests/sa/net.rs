@@ -155,13 +155,12 @@ fn port_info(number: u8) -> PortInfo {
     }
 }
 
-/// A service that answers from this subnet; the subnet manager is at LID 1.
+/// A service that answers from this subnet; the subnet manager is where the ports say.
 pub(crate) fn service(topology: Topology, config: SaConfig, now: Instant) -> Sa {
     let mut sa = Sa::new(config);
-    let at = topology.at_lid(Lid(1)).unwrap();
-    let guid = topology.port(at).unwrap().guid();
-    let manager =
-        SmInfoRecord { lid: Lid(1), guid, sm_key: 1, sm_state: SmState::MASTER, ..SmInfoRecord::default() };
+    let lid = topology.end_ports().next().unwrap().1.info.master_sm_lid;
+    let guid = topology.port(topology.at_lid(lid).unwrap()).unwrap().guid();
+    let manager = SmInfoRecord { lid, guid, sm_key: 1, sm_state: SmState::MASTER, ..SmInfoRecord::default() };
     sa.set_managers(vec![manager]);
     sa.set_topology(now, topology);
     sa

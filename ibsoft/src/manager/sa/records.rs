@@ -121,7 +121,7 @@ impl Sa {
         for (id, node) in nodes {
             for (output, port) in linked(node) {
                 let inputs: Vec<u8> = match node.is_switch() {
-                    true => node.ports.keys().copied().filter(|input| *input != output).collect(),
+                    true => node.ports.keys().copied().collect(),
                     false => vec![0],
                 };
                 let shown = if node.is_switch() { output } else { 0 };

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use ibsa::record::{Layout, PortCapabilities, PortInfo, PortPhysicalState, PortState, SwitchInfo};
 use ibwire::mad::Method;
-use ibwire::{Lid, Mtu, PKey};
+use ibwire::{Lid, Mtu, PKey, TimeCode};
 
 use super::smp::attribute;
 use super::{Phase, Purpose, SubnetManager};
@@ -14,6 +14,9 @@ use crate::manager::topology::{PortAt, Switch, Topology};
 /// Entries of a block of a linear forwarding table, and P_Keys of a block.
 const LINEAR_BLOCK: usize = 64;
 const P_KEY_BLOCK: usize = 32;
+/// How long a packet may wait at the head of a switch's queue, towards another switch and towards a host: 1.07 s and 268 ms.
+const HOQ_LIFE: TimeCode = TimeCode::truncate(18);
+const LEAF_HOQ_LIFE: TimeCode = TimeCode::truncate(16);
 
 impl SubnetManager {
     /// Gives LIDs, computes routes, and writes both. Ports are not in service before that is done.
@@ -22,6 +25,10 @@ impl SubnetManager {
         let own = topology.at_guid(self.config.guid);
         let is_new_master = self.reregister;
         for node in &mut topology.nodes {
+            if let Some(switch) = &mut node.switch {
+                switch.info.life_time = self.config.sa.life_time.time_code();
+                switch.info.port_state_change = false;
+            }
             for port in node.ports.values_mut() {
                 if is_new_master && !self.config.keep_lids {
                     port.info.lid = Lid::NONE;
@@ -45,9 +52,13 @@ impl SubnetManager {
             .collect();
         for (at, peer) in links {
             let there = topology.port(peer).map(|port| (port.info.mtu_cap, port.info.vl_cap));
+            let [is_switch, leads_to_switch] = [at, peer].map(|at| topology.nodes[at.node].is_switch());
             let (Some((mtu, vls)), Some(port)) = (there, topology.port_mut(at)) else { continue };
             port.info.neighbor_mtu = port.info.mtu_cap.min(mtu);
             port.info.operational_vls = port.info.vl_cap.min(vls);
+            if is_switch {
+                port.info.hoq_life = if leads_to_switch { HOQ_LIFE } else { LEAF_HOQ_LIFE };
+            }
         }
         let ends: Vec<PortAt> = topology.end_ports().map(|(at, _)| at).collect();
         for at in ends {

@@ -158,7 +158,8 @@ impl Discovery {
         let is_switch = self.topology.nodes.get(at.node).is_some_and(Node::is_switch);
         let Some(port) = self.topology.port_mut(at) else { return };
         let is_end = at.port == 0 || !is_switch;
-        let goes_on = is_switch
+        // From a host only the manager's own leads on: by the port where it is.
+        let goes_on = (is_switch || path.is_empty())
             && at.port != 0
             && info.port_physical_state == PortPhysicalState::LINK_UP
             && path.len() < MOST_HOPS;
