@@ -1,6 +1,8 @@
 //! The client's transactions with the SA of one port, sans-IO.
 
 mod config;
+mod redirect;
+mod reports;
 mod request;
 mod stats;
 #[cfg(test)]
@@ -12,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use ibdev::{MadAddr, MadSource, OutgoingMad};
+use ibwire::PKey;
 use ibwire::mad::{AttributeId, ClassPortInfo, MadHeader, MadStatus, Method, MgmtClass};
-use ibwire::{Lid, PKey, TransactionId};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
@@ -21,6 +23,8 @@ use super::rmpp::{Mad, Received, Receiver, RmppError, Sender, Sent, abort, turn_
 use super::{FAR, after};
 use crate::mad::{RmppHeader, RmppStatus, RmppType, SaHeader};
 use crate::record::{Layout, Notice};
+use redirect::{is_from, redirected};
+use reports::Reports;
 use transaction::{State, Transaction};
 use window::Window;
 
@@ -52,15 +56,11 @@ pub struct Client {
     timers: BTreeSet<(Instant, RequestId)>,
     /// Answered transfers whose last segments may come again, the oldest first.
     finished: VecDeque<(u32, Receiver)>,
-    /// The last notices, the oldest first.
-    reports: VecDeque<(Lid, TransactionId)>,
+    reports: Reports,
     outbox: VecDeque<OutgoingMad>,
     events: VecDeque<Event>,
     stats: Stats,
 }
-
-/// How many notices are remembered to know copies by.
-const REPORTS: usize = 64;
 
 impl Client {
     /// A client that does not know its SA yet. Transaction IDs and jitter come from `seed`.
@@ -82,7 +82,7 @@ impl Client {
             window,
             timers: BTreeSet::new(),
             finished: VecDeque::new(),
-            reports: VecDeque::new(),
+            reports: Reports::default(),
             outbox: VecDeque::new(),
             events: VecDeque::new(),
             stats: Stats::default(),
@@ -108,11 +108,11 @@ impl Client {
         }
         (self.sa, self.home, self.p_keys) = (sa, sa, p_keys);
         // One that has started anew counts its notices from the start.
-        self.reports.clear();
+        self.reports.forget();
         let under_way: Vec<_> =
             self.transactions.iter().filter(|(_, one)| one.is_under_way()).map(|(id, _)| *id).collect();
         for id in under_way.into_iter().rev() {
-            self.again(now, id);
+            self.again(id);
         }
         self.pump(now);
     }
@@ -202,7 +202,7 @@ impl Client {
             return self.stats.dropped_version += 1;
         }
         if header.mad.method == Method::REPORT && header.mad.attribute == AttributeId::NOTICE {
-            return self.report(from, &header, mad);
+            return self.report(now, from, &header, mad);
         }
         if !header.mad.method.is_response() {
             return self.stats.dropped_request += 1;
@@ -211,21 +211,16 @@ impl Client {
         self.pump(now);
     }
 
-    fn report(&mut self, from: &MadSource, header: &SaHeader, mad: &Mad) {
+    fn report(&mut self, now: Instant, from: &MadSource, header: &SaHeader, mad: &Mad) {
         if ![self.home, self.sa].iter().flatten().any(|sa| is_from(from, sa)) {
             return self.stats.dropped_report += 1;
         }
         let mut answer = *mad;
         answer[..MadHeader::LEN].copy_from_slice(&header.mad.response(MadStatus::OK).to_bytes());
         self.outbox.push_back(OutgoingMad { to: from.reply(), mad: answer });
-        let key = (from.slid, header.mad.tid);
-        if self.reports.contains(&key) {
+        if !self.reports.is_new(now, from.slid, header.mad.tid) {
             return self.stats.reports_again += 1;
         }
-        if self.reports.len() == REPORTS {
-            self.reports.pop_front();
-        }
-        self.reports.push_back(key);
         self.stats.reports += 1;
         let notice = Notice::read_from(&mad[SaHeader::LEN..]);
         self.events.push_back(Event::Report { notice, from: *from });
@@ -314,7 +309,7 @@ impl Client {
         }
         if status.is_redirect() {
             let Ok(info) = ClassPortInfo::parse(data) else { return };
-            return self.redirect(now, id, &info);
+            return self.redirect(id, &info);
         }
         self.window.answered();
         self.fail(id, QueryError::Status(SaStatus(status)));
@@ -336,7 +331,7 @@ impl Client {
     }
 
     /// The SA is elsewhere.
-    fn redirect(&mut self, now: Instant, id: RequestId, info: &ClassPortInfo) {
+    fn redirect(&mut self, id: RequestId, info: &ClassPortInfo) {
         let limit = self.config.redirects;
         let (Some(one), Some(sa)) = (self.transactions.get_mut(&id), self.sa) else { return };
         if one.redirects == limit {
@@ -349,11 +344,11 @@ impl Client {
             Err(fault) => return self.fail(id, QueryError::Redirect(fault)),
         }
         self.stats.redirected += 1;
-        self.again(now, id);
+        self.again(id);
     }
 
     /// Puts a request that is under way back to the front of the queue.
-    fn again(&mut self, _now: Instant, id: RequestId) {
+    fn again(&mut self, id: RequestId) {
         self.forget_tid(id);
         if let Some(one) = self.transactions.get_mut(&id) {
             one.state = State::Queued;
@@ -571,42 +566,6 @@ impl Client {
 /// A time, doubled so often.
 fn doubled(time: Duration, doublings: u32) -> Duration {
     time.saturating_mul(1 << doublings).min(FAR)
-}
-
-/// Whether a MAD comes from where the request went.
-fn is_from(from: &MadSource, to: &MadAddr) -> bool {
-    match to.av.dlid {
-        Lid::NONE => from.grh.map(|grh| grh.dgid) == to.av.grh.map(|grh| grh.dgid),
-        lid => from.slid == lid,
-    }
-}
-
-/// The address that a redirection names (spec/sa.md 7.3).
-fn redirected(sa: &MadAddr, p_keys: &[PKey], info: &ClassPortInfo) -> Result<MadAddr, RedirectFault> {
-    let redirect = &info.redirect;
-    if redirect.is_none() {
-        return Err(RedirectFault::Nowhere);
-    }
-    let same = |p_key: &PKey| p_key.base() == redirect.pkey.base() && p_key.base() != 0;
-    let pkey_index = p_keys.iter().position(same).ok_or(RedirectFault::Partition(redirect.pkey))?;
-    let mut to = *sa;
-    to.pkey_index = pkey_index as u16;
-    (to.qpn, to.qkey, to.av.sl) = (redirect.qpn, redirect.qkey, redirect.sl);
-    // A GID alone is reached by a GRH through the SA's own LID.
-    if redirect.lid != Lid::NONE {
-        to.av.dlid = redirect.lid;
-    }
-    to.av.grh = match redirect.gid.is_unspecified() {
-        true => None,
-        false => Some(ibdev::GlobalRoute {
-            dgid: redirect.gid,
-            sgid_index: sa.av.grh.map_or(0, |grh| grh.sgid_index),
-            flow_label: redirect.flow_label,
-            hop_limit: 0xff,
-            traffic_class: redirect.traffic_class,
-        }),
-    };
-    Ok(to)
 }
 
 /// How long a request may take where its caller does not say: all its tries, doubled each time.
