@@ -117,13 +117,15 @@ impl Client {
         self.one(Method::DELETE, record).await
     }
 
-    /// All records that match, perhaps none.
+    /// All records that match, perhaps none. What the SA answers beyond that, as far as it [can be told](Record::is_named), is left
+    /// out.
     ///
     /// # Errors
     /// [`QueryError`].
     pub async fn table<R: Record>(&self, wanted: Template<R>) -> Result<Table<R>, QueryError> {
-        let request = Request::new(Method::GET_TABLE, wanted, self.shared.deadline())?;
-        Table::of(&self.request(request).await?)
+        let request = Request::new(Method::GET_TABLE, wanted.clone(), self.shared.deadline())?;
+        let (asked, mask) = wanted.checked()?;
+        Ok(Table::of(&self.request(request).await?)?.named(&asked, mask))
     }
 
     /// Paths from any of some ports to any of others.

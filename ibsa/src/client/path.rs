@@ -18,7 +18,7 @@ use super::found::{FoundPath, PathSource};
 use super::shared::{Shared, after, now};
 use super::table::Table;
 use crate::proto::client::{QueryError, Request, SaStatus};
-use crate::record::{IntoField, Is, Template};
+use crate::record::{IntoField, Is, Record, Template};
 
 /// Which paths to ask for: a builder that is the query for one path when it is awaited, for several with
 /// [`all`](Self::all).
@@ -183,10 +183,8 @@ impl Query {
         let shared = &self.client.shared;
         let deadline = after(self.timeout.unwrap_or(shared.timeout));
         let request = Request::new(Method::GET_TABLE, wanted, deadline)?;
-        let table = Table::<PathRecord>::of(&self.client.request(request).await?)?;
-        let paths =
-            table.complete().map_err(|incomplete| QueryError::Incomplete(incomplete.records.len()))?;
-        Ok(paths.into_iter().filter(|path| fits(&asked, mask, path)).collect())
+        let table = Table::of(&self.client.request(request).await?)?.named(&asked, mask);
+        table.complete().map_err(|incomplete| QueryError::Incomplete(incomplete.records.len()))
     }
 
     /// One path: the cached one, or what the SA answers. Many who ask for the same are one query.
@@ -296,19 +294,8 @@ impl Drop for Asking {
 async fn ask(shared: &Arc<Shared>, wanted: Template<PathRecord>, deadline: Instant) -> Found {
     let (asked, mask) = wanted.clone().checked()?;
     let path: PathRecord = shared.request(Request::new(Method::GET, wanted, deadline)?).await?.record()?;
-    match fits(&asked, mask, &path) {
+    match path.is_named(&asked, mask) {
         true => Ok(path),
         false => Err(QueryError::Status(SaStatus::NO_RECORDS)),
     }
-}
-
-/// Whether a path is one that was asked for: SAs have answered more than they were asked (spec/sa.md T26, T27).
-fn fits(asked: &PathRecord, mask: u64, path: &PathRecord) -> bool {
-    let named = |bit: u32| mask >> bit & 1 != 0;
-    (!named(2) || path.dgid == asked.dgid)
-        && (!named(3) || path.sgid == asked.sgid)
-        && (!named(4) || path.dlid == asked.dlid)
-        && (!named(13) || path.pkey.base() == asked.pkey.base())
-        && (!named(15) || path.sl == asked.sl)
-        && (!named(11) || !asked.reversible || path.reversible)
 }

@@ -26,9 +26,9 @@ impl<R: Record> Table<R> {
         Ok(Self { records: answer.table()?, complete })
     }
 
-    /// Those that are wanted.
-    pub(super) fn filter(mut self, wanted: impl FnMut(&R) -> bool) -> Self {
-        self.records.retain(wanted);
+    /// Without those that were not asked for.
+    pub(super) fn named(mut self, wanted: &R, mask: u64) -> Self {
+        self.records.retain(|record| record.is_named(wanted, mask));
         self
     }
 

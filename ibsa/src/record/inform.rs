@@ -7,7 +7,7 @@ use ibwire::{Gid, Lid, Qpn, TimeCode};
 
 use super::bits::{be16, be32, byte, bytes};
 use super::code::NoticeType;
-use super::layout::{Record, layout};
+use super::layout::{Masked, Record, layout};
 
 layout! {
     /// InformInfo (IBTA vol. 1, 13.4.8.3; spec/sa.md 3.18): which notices are wanted.
@@ -100,4 +100,8 @@ impl InformInfoRecord {
 
 impl Record for InformInfoRecord {
     const ATTRIBUTE: AttributeId = AttributeId(0x00f3);
+
+    fn is_named(&self, wanted: &Self, mask: u64) -> bool {
+        self.matches(wanted, mask & 0b11)
+    }
 }

@@ -58,6 +58,14 @@ pub trait Layout: Clone + fmt::Debug + Default + PartialEq + Send + Sync + 'stat
 pub trait Record: Layout + fmt::Display {
     /// Its attribute.
     const ATTRIBUTE: AttributeId;
+
+    /// Whether it is one of those that were asked for by the components of `mask`, as far as that can be told: SAs have answered
+    /// with more (spec/sa.md T26, T27). Only components that name a record count. A LID does not, which may be any of those of
+    /// a port.
+    fn is_named(&self, wanted: &Self, mask: u64) -> bool {
+        let _ = (wanted, mask); // most have none but the LID
+        true
+    }
 }
 
 /// A layout whose fields have bits in a component mask.

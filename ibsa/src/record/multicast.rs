@@ -7,7 +7,7 @@ use ibwire::{FlowLabel, Gid, Lid, Mtu, PKey, PacketLifeTime, QKey, Rate, Selecto
 
 use super::bits::{be16, be32, byte, bytes};
 use super::code::JoinState;
-use super::layout::{Record, layout};
+use super::layout::{Masked, Record, layout};
 
 layout! {
     /// MCMemberRecord (IBTA vol. 1, 15.2.5.17; spec/sa.md 3.14): a port in a multicast group, or the group alone.
@@ -81,4 +81,8 @@ impl McMemberRecord {
 
 impl Record for McMemberRecord {
     const ATTRIBUTE: AttributeId = AttributeId(0x0038);
+
+    fn is_named(&self, wanted: &Self, mask: u64) -> bool {
+        self.matches(wanted, mask & 1)
+    }
 }

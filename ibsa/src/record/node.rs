@@ -7,7 +7,7 @@ use ibwire::{Guid, Lid};
 
 use super::bits::{be16, be32, be64, byte, bytes};
 use super::code::NodeType;
-use super::layout::{Record, layout};
+use super::layout::{Masked, Record, layout};
 use super::value::Text;
 
 layout! {
@@ -60,6 +60,10 @@ layout! {
 
 impl Record for NodeRecord {
     const ATTRIBUTE: AttributeId = AttributeId(0x0011);
+
+    fn is_named(&self, wanted: &Self, mask: u64) -> bool {
+        self.matches(wanted, mask & (0b11 << 7))
+    }
 }
 
 impl NodeRecord {

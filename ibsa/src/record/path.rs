@@ -35,6 +35,23 @@ impl Layout for PathRecord {
 
 impl Record for PathRecord {
     const ATTRIBUTE: AttributeId = AttributeId(0x0035);
+
+    /// A path has one LID at each end, so that LIDs count; so do the partition, whatever the membership, and the service level.
+    fn is_named(&self, wanted: &Self, mask: u64) -> bool {
+        let named = |bit: u32| mask >> bit & 1 != 0;
+        (!named(2) || is_port(self.dgid, wanted.dgid))
+            && (!named(3) || is_port(self.sgid, wanted.sgid))
+            && (!named(4) || self.dlid == wanted.dlid)
+            && (!named(5) || self.slid == wanted.slid)
+            && (!named(11) || !wanted.reversible || self.reversible)
+            && (!named(13) || self.pkey.base() == wanted.pkey.base())
+            && (!named(15) || self.sl == wanted.sl)
+    }
+}
+
+/// Whether a GID is the one that was asked for. SAs take the default prefix for their own (spec/sa.md T64).
+fn is_port(gid: Gid, wanted: Gid) -> bool {
+    gid == wanted || wanted.is_link_local() && gid.interface_id() == wanted.interface_id()
 }
 
 fn at_most(field: &'static str, value: impl Into<u64>, limit: u64) -> Result<(), InvalidField> {

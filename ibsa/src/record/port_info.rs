@@ -10,7 +10,7 @@ use super::code::{
     LinkSpeed, LinkSpeedExt, LinkSpeedExt2, LinkWidth, PortCapabilities, PortCapabilities2,
     PortPhysicalState, PortState,
 };
-use super::layout::{Record, layout};
+use super::layout::{Masked, Record, layout};
 
 layout! {
     /// PortInfo (IBTA vol. 1, 14.2.5.6; spec/sa.md 3.4.2).
@@ -260,6 +260,10 @@ impl PortInfoRecord {
 
 impl Record for PortInfoRecord {
     const ATTRIBUTE: AttributeId = AttributeId(0x0012);
+
+    fn is_named(&self, wanted: &Self, mask: u64) -> bool {
+        self.matches(wanted, mask & (1 << 1))
+    }
 }
 
 layout! {

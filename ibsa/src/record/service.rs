@@ -6,7 +6,7 @@ use ibwire::mad::AttributeId;
 use ibwire::{Gid, PKey, ServiceId};
 
 use super::bits::{be16, be32, be64, bytes};
-use super::layout::{Record, layout};
+use super::layout::{Masked, Record, layout};
 use super::value::Text;
 
 layout! {
@@ -55,6 +55,10 @@ impl ServiceRecord {
 
 impl Record for ServiceRecord {
     const ATTRIBUTE: AttributeId = AttributeId(0x0031);
+
+    fn is_named(&self, wanted: &Self, mask: u64) -> bool {
+        self.matches(wanted, mask & 0b11)
+    }
 }
 
 layout! {

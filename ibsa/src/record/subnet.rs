@@ -7,7 +7,7 @@ use ibwire::{Guid, Lid};
 
 use super::bits::{be16, be32, be64, byte};
 use super::code::{NodeType, SmState};
-use super::layout::{Record, layout};
+use super::layout::{Masked, Record, layout};
 
 layout! {
     /// SMInfoRecord (spec/sa.md 3.7): a subnet manager.
@@ -39,6 +39,11 @@ impl SmInfoRecord {
 
 impl Record for SmInfoRecord {
     const ATTRIBUTE: AttributeId = AttributeId(0x0018);
+
+    fn is_named(&self, wanted: &Self, mask: u64) -> bool {
+        // The LID, too: a record is about one port, and there it is the first.
+        self.matches(wanted, mask & 0b101)
+    }
 }
 
 layout! {
@@ -67,6 +72,10 @@ impl LinkRecord {
 
 impl Record for LinkRecord {
     const ATTRIBUTE: AttributeId = AttributeId(0x0020);
+
+    fn is_named(&self, wanted: &Self, mask: u64) -> bool {
+        self.matches(wanted, mask & (0b11 << 1))
+    }
 }
 
 layout! {

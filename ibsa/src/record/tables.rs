@@ -6,7 +6,7 @@ use ibwire::mad::AttributeId;
 use ibwire::{Guid, Lid, PKey, ServiceLevel};
 
 use super::bits::{be16, byte, bytes};
-use super::layout::{Record, layout};
+use super::layout::{Masked, Record, layout};
 
 /// Shows how many entries of a block are in use.
 fn used<T>(entries: &[T], in_use: impl Fn(&T) -> bool) -> usize {
@@ -44,6 +44,10 @@ impl Sl2VlTableRecord {
 
 impl Record for Sl2VlTableRecord {
     const ATTRIBUTE: AttributeId = AttributeId(0x0013);
+
+    fn is_named(&self, wanted: &Self, mask: u64) -> bool {
+        self.matches(wanted, mask & (0b11 << 1))
+    }
 }
 
 layout! {
@@ -73,6 +77,10 @@ impl LftRecord {
 
 impl Record for LftRecord {
     const ATTRIBUTE: AttributeId = AttributeId(0x0015);
+
+    fn is_named(&self, wanted: &Self, mask: u64) -> bool {
+        self.matches(wanted, mask & (1 << 1))
+    }
 }
 
 layout! {
@@ -119,6 +127,10 @@ impl RftRecord {
 
 impl Record for RftRecord {
     const ATTRIBUTE: AttributeId = AttributeId(0x0016);
+
+    fn is_named(&self, wanted: &Self, mask: u64) -> bool {
+        self.matches(wanted, mask & (1 << 1))
+    }
 }
 
 layout! {
@@ -152,6 +164,10 @@ impl MftRecord {
 
 impl Record for MftRecord {
     const ATTRIBUTE: AttributeId = AttributeId(0x0017);
+
+    fn is_named(&self, wanted: &Self, mask: u64) -> bool {
+        self.matches(wanted, mask & (1 << 1 | 1 << 3))
+    }
 }
 
 layout! {
@@ -177,6 +193,10 @@ impl PKeyTableRecord {
 
 impl Record for PKeyTableRecord {
     const ATTRIBUTE: AttributeId = AttributeId(0x0033);
+
+    fn is_named(&self, wanted: &Self, mask: u64) -> bool {
+        self.matches(wanted, mask & (0b11 << 1))
+    }
 }
 
 layout! {
@@ -218,6 +238,10 @@ impl VlArbitrationTableRecord {
 
 impl Record for VlArbitrationTableRecord {
     const ATTRIBUTE: AttributeId = AttributeId(0x0036);
+
+    fn is_named(&self, wanted: &Self, mask: u64) -> bool {
+        self.matches(wanted, mask & (0b11 << 1))
+    }
 }
 
 layout! {
@@ -241,4 +265,8 @@ impl GuidInfoRecord {
 
 impl Record for GuidInfoRecord {
     const ATTRIBUTE: AttributeId = AttributeId(0x0030);
+
+    fn is_named(&self, wanted: &Self, mask: u64) -> bool {
+        self.matches(wanted, mask & (1 << 1))
+    }
 }

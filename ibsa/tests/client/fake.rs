@@ -47,6 +47,8 @@ pub(crate) struct World {
     pub subscriptions: BTreeSet<u16>,
     /// What the SA answers to queries for several paths.
     pub paths: Vec<PathRecord>,
+    /// What it answers to queries for all records of an attribute: the table and how far its records are apart.
+    pub others: BTreeMap<AttributeId, (u16, Vec<u8>)>,
     next_report: u64,
     /// Acknowledged notices.
     pub acknowledged: u32,
@@ -100,6 +102,7 @@ impl Fake {
             services: BTreeMap::new(),
             subscriptions: BTreeSet::new(),
             paths: Vec::new(),
+            others: BTreeMap::new(),
             next_report: 0x02da_b000,
             acknowledged: 0,
         })))
@@ -213,7 +216,7 @@ impl World {
                 }
                 (MadStatus::OK, info.to_bytes())
             }
-            other => panic!("{other:?}"),
+            other => (MadStatus::OK, self.others[&other].1.clone()),
         }
     }
 
@@ -392,7 +395,8 @@ impl FakeAgent {
             answer.attribute_offset = match header.mad.attribute {
                 _ if data.is_empty() => 0,
                 PathRecord::ATTRIBUTE => attribute_offset::<PathRecord>(),
-                _ => attribute_offset::<ServiceRecord>(),
+                ServiceRecord::ATTRIBUTE => attribute_offset::<ServiceRecord>(),
+                other => self.world.with(|w| w.others[&other].0),
             };
         }
         let world = self.world.clone();

@@ -1,8 +1,10 @@
 //! What a query says, and what is made of answers that say too much.
 
-use ibsa::QueryError;
-use ibsa::Trap;
-use ibsa::record::{InformInfo, Layout, PathRecord, Record};
+use ibsa::mad::attribute_offset;
+use ibsa::record::{
+    InformInfo, Layout, NodeInfo, NodeRecord, PathRecord, PortInfoRecord, Record, SmInfoRecord, Template,
+};
+use ibsa::{QueryError, Trap};
 use ibwire::mad::Method;
 use ibwire::{Gid, Guid, Lid, PKey};
 
@@ -98,6 +100,59 @@ async fn sa_t25_without_a_partition_any_is_answered() {
     fake.with(|w| w.paths = vec![path(0x2222)]);
     let found = fake.client().path(THERE).all().await.unwrap();
     assert_eq!((last(&fake).mask & P_KEY, found[0].pkey), (0, PKey(0x2222)));
+}
+
+/// What the SA answers, and what is made of it.
+async fn told<R: Record>(fake: &Fake, records: &[R], wanted: Template<R>) -> Vec<R> {
+    let stride = usize::from(attribute_offset::<R>()) * 8;
+    let padded = records.iter().map(|record| {
+        let mut bytes = record.to_bytes();
+        bytes.resize(stride, 0);
+        bytes
+    });
+    let table: Vec<u8> = padded.flatten().collect();
+    fake.with(|w| w.others.insert(R::ATTRIBUTE, (attribute_offset::<R>(), table)));
+    fake.client().table(wanted).await.unwrap().complete().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn sa_t26_only_the_sm_at_that_lid_is_told() {
+    let fake = Fake::new();
+    let sm = |lid| SmInfoRecord { lid: Lid(lid), guid: Guid(lid.into()), ..SmInfoRecord::default() };
+    let all = [sm(1), sm(2), sm(3)];
+    assert_eq!(told(&fake, &all, Template::<SmInfoRecord>::new().lid(2)).await, [sm(2)]);
+    assert_eq!(told(&fake, &all, Template::<SmInfoRecord>::new().guid(3u64)).await, [sm(3)]);
+    assert_eq!(told(&fake, &all, Template::new()).await, all);
+    // What the SM writes into the record may have changed since.
+    assert_eq!(told(&fake, &all, Template::<SmInfoRecord>::new().act_count(7u32)).await, all);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sa_t27_records_that_were_not_asked_for_are_left_out() {
+    let fake = Fake::new();
+    let port =
+        |lid, port_num| PortInfoRecord { end_port_lid: Lid(lid), port_num, ..PortInfoRecord::default() };
+    let all = [port(4, 1), port(4, 2)];
+    let second = Template::<PortInfoRecord>::new().port_num(2);
+    assert_eq!(told(&fake, &all, second.clone()).await, all[1..]);
+    // A port with several LIDs is told by its first one.
+    assert_eq!(told(&fake, &all[1..], second.end_port_lid(5)).await, all[1..]);
+    let node_info = NodeInfo { node_guid: Guid(8), ..NodeInfo::default() };
+    let node = NodeRecord { node_info, ..NodeRecord::default() };
+    for (guid, found) in [(8u64, &[node.clone()][..]), (9, &[])] {
+        let wanted = Template::<NodeRecord>::new().node_info(|info| info.node_guid(guid));
+        assert_eq!(told(&fake, std::slice::from_ref(&node), wanted).await, found);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn sa_t64_a_gid_with_the_default_prefix_is_the_ports() {
+    let fake = Fake::new();
+    let real = Gid([0xfe, 0xc0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0xa]);
+    let other = PathRecord { dgid: Gid::link_local(Guid(0xc)), ..path(0xffff) };
+    fake.with(|w| w.paths = vec![PathRecord { dgid: real, ..path(0xffff) }, other]);
+    let found = fake.client().path(THERE).all().await.unwrap();
+    assert_eq!(found.iter().map(|path| path.dgid).collect::<Vec<_>>(), [real]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use ibwire::mad::Method;
 use ibwire::{PKey, ServiceId};
 use pin_project::pin_project;
 use tokio::sync::{oneshot, watch};
@@ -17,7 +16,7 @@ use tokio::sync::{oneshot, watch};
 use super::Client;
 use super::shared::{Shared, after};
 use super::table::Table;
-use crate::proto::client::{QueryError, Request};
+use crate::proto::client::QueryError;
 use crate::record::{IntoField, ServiceRecord, Template, Text};
 use keeper::{Asked, News};
 
@@ -183,10 +182,7 @@ impl Client {
     /// # Cancel safety
     /// Dropped, the request is forgotten.
     pub async fn resolve(&self, service_id: ServiceId) -> Result<Table<ServiceRecord>, QueryError> {
-        let wanted = Template::<ServiceRecord>::new().service_id(service_id);
-        let request = Request::new(Method::GET_TABLE, wanted, self.shared.deadline())?;
-        let table = Table::of(&self.request(request).await?)?;
-        Ok(table.filter(|record: &ServiceRecord| record.service_id == service_id))
+        self.table(Template::<ServiceRecord>::new().service_id(service_id)).await
     }
 }
 
