@@ -66,6 +66,10 @@ fn main() -> ExitCode {
             "guest_ends_a_case_at_its_limit",
             ends_with(&cm, Case::new("limit", "hangs.sh", &[]).limit(1), 124),
         ),
+        Trial::test(
+            "guest_sees_what_a_case_leaves",
+            ends_with(&cm, Case::new("leaves", "leaves.sh", &[]).settling(1), guest::LEAVES_SOMETHING),
+        ),
     ];
     for (machine, cases) in [
         (&cm, kernel_alone()),

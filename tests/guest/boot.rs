@@ -44,11 +44,11 @@ impl Guest {
     }
 
     pub(super) fn run(&mut self, case: &Case) -> Result<Outcome, GuestError> {
-        let (name, seconds) = (&case.name, case.limit.as_secs());
-        let order = format!("run {name} {seconds} {} {}\n", case.script, case.arguments.join(" "));
+        let (name, seconds, settling) = (&case.name, case.limit.as_secs(), case.settling.as_secs());
+        let order = format!("run {name} {seconds} {settling} {} {}\n", case.script, case.arguments.join(" "));
         let sent = self.orders.write_all(order.as_bytes()).and_then(|()| self.orders.flush());
         sent.map_err(|_| self.lost("ended", format!("before {name}")))?;
-        let answer = self.answer(case.limit + GRACE, &format!("in {name}"))?;
+        let answer = self.answer(case.limit + case.settling + GRACE, &format!("in {name}"))?;
         let log = tail(&self.folder.join("logs").join(name), usize::MAX);
         match answer.strip_prefix(&format!("done {name} ")).and_then(|status| status.parse().ok()) {
             Some(status) => Ok(Outcome { status, log }),

@@ -24,6 +24,9 @@ const GRACE: Duration = Duration::from_secs(15);
 /// Boots per machine, the first included.
 const BOOTS: u32 = 3;
 
+/// Status of a case that ended well and has left something in the kernel.
+pub const LEAVES_SOMETHING: i32 = 98;
+
 /// Why a guest could not be booted or a case could not be run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -117,13 +120,16 @@ pub struct Case {
     pub arguments: Vec<String>,
     /// Time limit, whole seconds.
     pub limit: Duration,
+    /// How long what it has made in the kernel may take to go when it has ended, whole seconds.
+    pub settling: Duration,
 }
 
 impl Case {
-    /// A case with the usual limit of a minute.
+    /// A case with the usual limit of a minute, which leaves nothing in the kernel after 20 s.
     pub fn new(name: impl Into<String>, script: &'static str, arguments: &[&str]) -> Self {
         let arguments = arguments.iter().map(ToString::to_string).collect();
-        Self { name: name.into(), script, arguments, limit: Duration::from_secs(60) }
+        let (limit, settling) = (Duration::from_secs(60), Duration::from_secs(20));
+        Self { name: name.into(), script, arguments, limit, settling }
     }
 
     /// The same case with another limit, whole seconds.
@@ -131,12 +137,18 @@ impl Case {
     pub fn limit(self, seconds: u64) -> Self {
         Self { limit: Duration::from_secs(seconds), ..self }
     }
+
+    /// The same case with less or more time for the kernel to be rid of what it has made, whole seconds.
+    #[must_use]
+    pub fn settling(self, seconds: u64) -> Self {
+        Self { settling: Duration::from_secs(seconds), ..self }
+    }
 }
 
 /// How a case ended.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Exit status of its script.
+    /// Exit status of its script; [`LEAVES_SOMETHING`] if that was 0 and something of it is left in the kernel.
     pub status: i32,
     /// What it printed, and on failure the kernel's log.
     pub log: String,
