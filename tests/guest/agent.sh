@@ -16,11 +16,12 @@ stty -F /dev/ttyS1 raw -echo
 if bash -eu -o pipefail /job/setup.sh >/job/logs/setup 2>&1 </dev/null; then echo ready >&3; else echo broken >&3; fi
 dmesg --clear
 
-# left: the objects of the kernel's RDMA devices, how often the files of its modules are open, the groups that rxe0's port is in.
+# left: the objects of the kernel's RDMA devices, how often the files of its modules are open, the IP groups that rxe0's
+# interface is in.
 left() {
   rdma resource show | sed 's/^[0-9]*: //' | sort
   grep -s . /sys/module/{ib_umad,ib_uverbs,rdma_ucm}/refcnt
-  ip maddress show dev veth0 | awk '{ print $1, $2 }' | sort
+  ip maddress show dev veth0 | awk '/inet/ { print $1, $2 }' | sort # rdma_rxe itself leaves link layer ones there
 }
 first=$(left)
 
