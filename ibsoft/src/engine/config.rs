@@ -26,9 +26,9 @@ pub struct Config {
     pub max_regions: u32,
     /// Most shared receive queues at a time.
     pub max_srqs: u32,
-    /// Packets that a connected QP has in flight at most, 1..=65535. Keep it below what the peer's receive buffer
-    /// holds (spec/softhca.md 6.2).
-    pub window: u16,
+    /// Packets that a connected QP has in flight at most, 1..=65535, by its path MTU: of 256, 512, 1024, 2048 and 4096 bytes.
+    /// Keep it below what the peer's receive buffer holds (spec/softhca.md 6.2).
+    pub window: [u16; 5],
     /// MADs of one agent that wait for the link at most.
     pub mad_send_window: usize,
     /// Received MADs that wait for one agent at most; more are dropped and counted.
@@ -47,7 +47,7 @@ impl Config {
             max_domains: 1 << 16,
             max_regions: 1 << 18,
             max_srqs: 1 << 16,
-            window: 64,
+            window: [64; 5],
             mad_send_window: 128,
             mad_recv_queue: 4096,
             rng_seed,

@@ -290,7 +290,7 @@ impl Qp {
                 at_most("retry count", rts.retry_count, 7)?;
                 at_most("RNR retry count", rts.rnr_retry, 7)?;
                 at_most("initiator depth", rts.max_rd_atomic, shared.device.max_initiator_depth)?;
-                rc.ready_to_send(rts, shared.window);
+                rc.ready_to_send(rts, shared);
             }
             Kind::Uc(uc) => uc.ready_to_send(rts),
             Kind::Ud(_) | Kind::Raw(_) => return Err(NOT_CONNECTED),

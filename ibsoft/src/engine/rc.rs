@@ -48,8 +48,9 @@ impl Rc {
         self.responder.start(rtr, rights, mtu);
     }
 
-    pub(super) fn ready_to_send(&mut self, rts: &Rts, window: u16) {
-        self.requester.start(rts, self.responder.mtu(), window);
+    pub(super) fn ready_to_send(&mut self, rts: &Rts, shared: &Shared) {
+        let mtu = self.responder.mtu();
+        self.requester.start(rts, mtu, shared.window(mtu));
     }
 
     /// Whether a packet may go out now.

@@ -25,7 +25,8 @@ use super::timer::Timers;
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) device: DeviceAttr,
-    pub(super) window: u16,
+    /// See [`Config::window`](super::Config::window).
+    pub(super) window: [u16; 5],
     pub(super) ports: Vec<Port>,
     pub(super) cqs: Slab<Cq>,
     pub(super) srqs: Table<SrqId, Srq>,
@@ -48,6 +49,13 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn port(&self, number: u8) -> Option<&Port> {
         self.ports.get(usize::from(number).checked_sub(1)?)
+    }
+
+    /// Packets in flight at most on a path with this MTU in bytes.
+    pub(super) fn window(&self, mtu: usize) -> u16 {
+        let [rest @ .., last] = &self.window;
+        let shorter = rest.iter().enumerate().find(|(code, _)| mtu <= 256 << code);
+        *shorter.map_or(last, |(_, window)| window)
     }
 
     pub(super) fn cq(&mut self, id: CqId) -> Option<&mut Cq> {

@@ -117,7 +117,7 @@ impl SoftDevice {
         let engine_ports = ports.iter().map(|addresses| port(addresses, mtu)).collect();
         let mut engine_config = Config::new(attr, engine_ports, seed);
         let recv_buffer = sockets.iter().map(|socket| socket.recv_buffer).min().unwrap_or(0);
-        engine_config.window = window(recv_buffer, mtu).min(MOST_IN_FLIGHT);
+        engine_config.window = windows(recv_buffer);
 
         let io = Io::new(sockets, capture, config.port);
         Ok(Self::start(engine_config, io, mtu, &runtime))
@@ -206,19 +206,17 @@ fn default_name(ports: &Ports) -> String {
     format!("soft:{}", ports.join("+"))
 }
 
-/// Packets in flight that keep a peer busy while an acknowledgement is on its way and its reader is woken: eight runs of
-/// the longest call.
-const MOST_IN_FLIGHT: u16 = 512;
-
-/// Packets in flight that a peer with as large a receive buffer as ours can hold: the kernel charges it for the
+/// Packets in flight by their path MTU, 256 to 4096: what a peer with as large a receive buffer as ours can hold, but no more
+/// than keeps it busy while an acknowledgement is on its way and its reader is woken. The kernel charges a buffer for the
 /// memory around a packet, too (spec/softhca.md 6.1, 6.2).
-fn window(recv_buffer: usize, mtu: Mtu) -> u16 {
-    let charged = match mtu {
-        Mtu::B4096 => 8448,
-        Mtu::B2048 => 4352,
-        _ => 2304,
-    };
-    (recv_buffer / charged).clamp(4, usize::from(u16::MAX)) as u16
+fn windows(recv_buffer: usize) -> [u16; 5] {
+    /// Bytes that the kernel charges for a packet.
+    const CHARGED: [usize; 5] = [2304, 2304, 2304, 4352, 8448];
+    /// A mebibyte in the longest packets.
+    const MOST: usize = 256 * CHARGED[4];
+    /// Eight calls of the shorter ones.
+    const MOST_PACKETS: usize = 512;
+    CHARGED.map(|charged| (recv_buffer.min(MOST) / charged).clamp(4, MOST_PACKETS) as u16)
 }
 
 /// A locally administered GUID, always the same for an address and a port (FNV-1a).

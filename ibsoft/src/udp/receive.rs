@@ -39,6 +39,7 @@ pub(super) struct Receiver {
 pub(super) struct Received {
     /// How many datagrams, good ones or not.
     pub datagrams: u64,
+    pub bytes: u64,
     /// The call could have taken more: nothing was left in the socket.
     pub emptied: bool,
     /// The last packet is not the last of its message: the rest is on its way.
@@ -93,7 +94,8 @@ impl Receiver {
         }
         let last = self.batch().next_back().and_then(|(_, transport)| transport.first());
         let goes_on = last.is_some_and(|opcode| Opcode(*opcode).is_first() || Opcode(*opcode).is_middle());
-        Ok(Received { datagrams: self.counters.datagrams - before, emptied, goes_on })
+        let bytes = metas[..received].iter().map(|meta| meta.len as u64).sum();
+        Ok(Received { datagrams: self.counters.datagrams - before, bytes, emptied, goes_on })
     }
 
     /// The batch: what stood in front of the BTH, and BTH through padding.

@@ -16,8 +16,10 @@ use super::link::{Io, Rest};
 use super::socket::RoceSocket;
 use crate::device::Core;
 
-/// Packets before other tasks get their turn; the last batch may exceed it.
-const BUDGET: u64 = 512;
+/// Bytes before other tasks get their turn, such as one that posts receives again; the last batch may exceed it.
+const BUDGET: u64 = 512 << 10;
+/// A datagram counts as so many at least.
+const LEAST: u64 = 1 << 10;
 /// How often the rest of a message is looked for before the task sleeps: to be woken costs the peer that sends the rest as
 /// much as the rest itself.
 const LOOKS: u32 = 16;
@@ -67,8 +69,9 @@ struct Task {
 /// How the task's turn ends, unless there is nothing to do.
 #[derive(Debug)]
 enum Turn {
-    /// What the engine has to send waits for the next turn, unless somebody sends it with something of his own; or the rest
-    /// of a message has to come at any moment.
+    /// There is more to do, but others come first, and what the runtime has to tell them: more has arrived; or what the engine
+    /// has to send waits, unless somebody sends it with something of his own; or the rest of a message has to come at any
+    /// moment.
     Waits,
     /// It was the last.
     Last,
@@ -76,7 +79,7 @@ enum Turn {
 
 /// What came of trying to receive.
 enum Received {
-    /// So many datagrams, or an error, which counts as one.
+    /// So much of the [`BUDGET`], or an error.
     Some(u64),
     Nothing,
     /// The socket is broken.
@@ -111,9 +114,9 @@ impl Task {
                 self.next_socket = (socket + 1) % sockets.len();
                 match self.receive(cx, core, sockets, socket) {
                     Ok(Received::Nothing) => {}
-                    Ok(Received::Some(datagrams)) => {
+                    Ok(Received::Some(bytes)) => {
                         progress = true;
-                        budget = budget.saturating_sub(datagrams.max(1));
+                        budget = budget.saturating_sub(bytes.max(LEAST));
                     }
                     Ok(Received::Broken) => {
                         core.remove();
@@ -132,13 +135,12 @@ impl Task {
                     self.looks = self.looks.saturating_sub(1);
                     return if looks || core.is_behind() { Poll::Ready(Turn::Waits) } else { Poll::Pending };
                 }
-                budget -= 1;
+                budget = budget.saturating_sub(LEAST);
             }
         }
         // In a flood, too, packets that wait for room get it.
         self.keep_time(cx, core, sockets);
-        cx.waker().wake_by_ref();
-        Poll::Pending
+        Poll::Ready(Turn::Waits)
     }
 
     /// Receives one batch.
@@ -173,7 +175,7 @@ impl Task {
                 backoff.worked();
                 receiver.hand_in(core);
                 self.looks = if received.goes_on { LOOKS } else { 0 };
-                Received::Some(received.datagrams)
+                Received::Some(received.bytes.max(received.datagrams * LEAST))
             }
             // The next readiness has to be waited for, which the next poll does.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -186,7 +188,7 @@ impl Task {
                 let verdict = backoff.failed(now());
                 tracing::debug!(local = %from.local, %error, ?verdict, "receiving failed");
                 match verdict {
-                    Verdict::Again => Received::Some(1),
+                    Verdict::Again => Received::Some(0),
                     Verdict::Rest => Received::Nothing,
                     Verdict::GiveUp => {
                         receiver.counters.failed_sockets += 1;

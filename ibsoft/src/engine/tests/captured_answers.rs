@@ -125,7 +125,7 @@ impl Replay {
 
         let mut config = Config::new(device_attr("soft", Guid(1), 1), vec![roce_port(RXE)], [1; 32]);
         // Acknowledgements are asked for every 66 packets, as rxe does.
-        config.window = 132;
+        config.window = [132; 5];
         // A message is posted as one buffer a packet.
         config.device.max_sge = 256;
         let mut engine = Engine::new(config);

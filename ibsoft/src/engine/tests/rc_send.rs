@@ -386,7 +386,7 @@ fn hca_t46_the_window_with_sends() {
 #[test]
 fn packets_of_one_qp_come_in_a_row_and_each_qp_has_its_turn() {
     let mut config = Config::new(DeviceAttr::new("soft", Guid(1), 1), vec![roce_port(D)], [1; 32]);
-    config.window = 200;
+    config.window = [200; 5];
     let mut engine = Engine::new(config);
     let cq = engine.create_cq(2).unwrap();
     let create = QpCreate::new(QpType::Rc, cq, 1, 0);

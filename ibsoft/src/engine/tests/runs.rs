@@ -31,7 +31,7 @@ fn traffic(len: usize, window: u16, loss: bool, taking: Taking) -> (Vec<Vec<u8>>
     let mut now = Instant::now();
     let mut ends = ADDRESSES.map(|address| {
         let mut config = Config::new(device_attr("soft", Guid(1), 1), vec![roce_port(address)], [1; 32]);
-        config.window = window;
+        config.window = [window; 5];
         let mut engine = Engine::new(config);
         let cq = engine.create_cq(8).unwrap();
         let qpn = engine.create_qp(&QpCreate::new(QpType::Rc, cq, 6, 2)).unwrap();

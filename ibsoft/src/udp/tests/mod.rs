@@ -301,7 +301,7 @@ fn guids_are_stable_and_distinct() {
 
 #[test]
 fn the_window_fits_the_receive_buffer() {
-    assert_eq!(window(212_992, Mtu::B1024), 92);
-    assert_eq!(window(212_992, Mtu::B4096), 25);
-    assert_eq!(window(0, Mtu::B4096), 4);
+    assert_eq!(windows(212_992), [92, 92, 92, 48, 25]);
+    assert_eq!(windows(16 << 20), [512, 512, 512, 496, 256]);
+    assert_eq!(windows(0), [4; 5]);
 }
