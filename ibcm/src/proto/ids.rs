@@ -1,6 +1,7 @@
 //! By what a message finds its connection: our IDs and QP numbers, the peer's IDs and QP numbers.
 
 use std::hash::{BuildHasher, Hash, Hasher};
+use std::num::NonZeroU32;
 
 use ibdev::{AddressVector, MadSource};
 use ibwire::{CommId, Gid, Guid, Lid, Qpn};
@@ -50,12 +51,16 @@ impl Source {
 /// What a peer names a connection by, as a hash. The connections that have it are still to be compared: neither is it
 /// free of collisions, nor do two hosts have to choose different IDs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct RemoteKey(u32);
+pub(super) struct RemoteKey(NonZeroU32);
 
 impl RemoteKey {
+    fn new(hash: u32) -> Self {
+        Self(NonZeroU32::new(hash).unwrap_or(NonZeroU32::MIN))
+    }
+
     /// With all 64 bits in use, as hash tables want it.
     pub(super) const fn hash(self) -> u64 {
-        (self.0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        (self.0.get() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 }
 
@@ -71,8 +76,8 @@ impl HostKeys {
 
     /// The peer's queue pair. Numbers in a row have keys in a row.
     pub(super) fn qpn(&self, qpn: Qpn) -> RemoteKey {
-        let RemoteKey(row) = self.name(1 << 32 | u64::from(qpn.get() / ROW));
-        RemoteKey(row / ROW * ROW + qpn.get() % ROW)
+        let row = self.name(1 << 32 | u64::from(qpn.get() / ROW)).0.get();
+        RemoteKey::new(row / ROW * ROW + qpn.get() % ROW)
     }
 
     /// The peer's EE context. Connections may share one, each is found by its communication ID.
@@ -83,7 +88,7 @@ impl HostKeys {
     fn name(&self, name: u64) -> RemoteKey {
         let mut hasher = self.0;
         hasher.write_u64(name);
-        RemoteKey(hasher.finish() as u32)
+        RemoteKey::new(hasher.finish() as u32)
     }
 }
 
@@ -93,8 +98,14 @@ pub(super) struct RemoteNames {
     pub(super) guid: Guid,
     pub(super) id: CommId,
     pub(super) qpn: Qpn,
-    pub(super) id_key: RemoteKey,
-    pub(super) qpn_key: RemoteKey,
+    pub(super) keys: RemoteKeys,
+}
+
+/// The keys of a peer's ID and queue pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RemoteKeys {
+    pub(super) id: RemoteKey,
+    pub(super) qpn: RemoteKey,
 }
 
 /// The maps of all connections, each to its slot.
@@ -152,7 +163,7 @@ impl Ids {
             Transport::Rd => host.ee_context(id),
             Transport::Rc | Transport::Uc | Transport::Xrc => host.qpn(end),
         };
-        RemoteNames { guid, id, qpn: end, id_key: host.id(id), qpn_key }
+        RemoteNames { guid, id, qpn: end, keys: RemoteKeys { id: host.id(id), qpn: qpn_key } }
     }
 
     /// A number that stands for `source` and that nobody outside can foresee.
@@ -170,7 +181,7 @@ impl Ids {
 
     /// The slots of all connections that a peer may mean by `key`.
     pub(super) fn by_remote(&self, key: RemoteKey) -> impl Iterator<Item = u32> {
-        self.by_remote.get(key.0)
+        self.by_remote.get(key.0.get())
     }
 
     /// The ID must be unused.
@@ -184,7 +195,7 @@ impl Ids {
     }
 
     pub(super) fn insert_remote(&mut self, key: RemoteKey, slot: u32) {
-        self.by_remote.insert(key.0, slot);
+        self.by_remote.insert(key.0.get(), slot);
     }
 
     pub(super) fn remove_local_id(&mut self, id: CommId, slot: u32) {
@@ -196,7 +207,7 @@ impl Ids {
     }
 
     pub(super) fn remove_remote(&mut self, key: RemoteKey, slot: u32) {
-        self.by_remote.remove(key.0, slot);
+        self.by_remote.remove(key.0.get(), slot);
     }
 }
 
@@ -220,11 +231,11 @@ mod tests {
             };
             let all: Vec<_> = (0..1000).flat_map(|n| [names(n, false), names(n, true)]).collect();
             for (slot, names) in (0..).zip(&all) {
-                ids.insert_remote(names.id_key, slot);
-                ids.insert_remote(names.qpn_key, slot);
+                ids.insert_remote(names.keys.id, slot);
+                ids.insert_remote(names.keys.qpn, slot);
             }
             for (slot, names) in (0..).zip(&all) {
-                for key in [names.id_key, names.qpn_key] {
+                for key in [names.keys.id, names.keys.qpn] {
                     // Two of 4,000 hashes of 32 bits may be the same.
                     assert!(ids.by_remote(key).count() <= 2);
                     ids.remove_remote(key, slot);
@@ -244,7 +255,7 @@ mod tests {
             keys.extend([1, 2].map(|n| host.id(CommId(n)).0));
             keys.extend([1, 2].map(|n| host.qpn(Qpn::truncate(n)).0));
             let names = ids.names(Transport::Rc, source, Guid(guid), CommId(1), Qpn::truncate(2));
-            assert_eq!((names.id_key, names.qpn_key), (host.id(CommId(1)), host.qpn(Qpn::truncate(2))));
+            assert_eq!((names.keys.id, names.keys.qpn), (host.id(CommId(1)), host.qpn(Qpn::truncate(2))));
         }
         let different: std::collections::BTreeSet<_> = keys.iter().collect();
         assert_eq!(different.len(), keys.len());

@@ -41,6 +41,7 @@ mod rejections;
 mod sgids;
 mod sidr;
 mod slot_table;
+mod slots;
 mod stats;
 mod timers;
 mod transport;

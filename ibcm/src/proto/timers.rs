@@ -9,18 +9,25 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::time::Instant;
+use std::num::NonZeroU64;
+use std::time::{Duration, Instant};
 
 /// The timer of one connection.
 #[derive(Debug, Default)]
-pub(super) struct Timer(Option<Instant>);
+pub(super) struct Timer(Option<Tick>);
+
+/// An instant in half its space: the nanoseconds from [`Tick::ZERO`] on are those from the queue's own zero on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Tick(NonZeroU64);
 
 /// When, and the slot of the connection.
-type Entry = (Instant, u32);
+type Entry = (Tick, u32);
 
 /// The queue.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
+    /// Some instant close to those that come; the first that came.
+    zero: Option<Instant>,
     runs: [VecDeque<Entry>; 8],
     heap: BinaryHeap<Reverse<Entry>>,
     running: usize,
@@ -31,19 +38,37 @@ pub(super) struct Timers {
 const SWEEP_FROM: usize = 64;
 
 impl Timer {
-    /// Whether it does not run out until `at`.
-    pub(super) fn is_after(&self, at: Instant) -> bool {
-        self.0.is_none_or(|due| due > at)
+    fn is_at(&self, at: Tick) -> bool {
+        self.0 == Some(at)
+    }
+}
+
+impl Tick {
+    /// In the middle: 292 years on both sides.
+    const ZERO: u64 = 1 << 63;
+
+    fn new(at: Instant, zero: Instant) -> Self {
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let tick = match at.checked_duration_since(zero) {
+            Some(after) => Self::ZERO.saturating_add(nanos(after)),
+            None => Self::ZERO.saturating_sub(nanos(zero.duration_since(at))),
+        };
+        Self(NonZeroU64::new(tick).unwrap_or(NonZeroU64::MIN))
     }
 
-    fn is_at(&self, at: Instant) -> bool {
-        self.0 == Some(at)
+    fn instant(self, zero: Instant) -> Instant {
+        let tick = self.0.get();
+        match tick.checked_sub(Self::ZERO) {
+            Some(after) => zero + Duration::from_nanos(after),
+            None => zero - Duration::from_nanos(Self::ZERO - tick),
+        }
     }
 }
 
 impl Timers {
     /// Starts the timer of the connection in `slot`; a running one is replaced.
     pub(super) fn start(&mut self, timer: &mut Timer, slot: u32, at: Instant) {
+        let at = Tick::new(at, *self.zero.get_or_insert(at));
         if timer.0.replace(at).is_none() {
             self.running += 1;
         }
@@ -56,6 +81,11 @@ impl Timers {
         }
     }
 
+    /// Whether the timer does not run out until `at`.
+    pub(super) fn runs_past(&self, timer: &Timer, at: Instant) -> bool {
+        timer.0.zip(self.zero).is_none_or(|(due, zero)| due > Tick::new(at, zero))
+    }
+
     pub(super) fn stop(&mut self, timer: &mut Timer) {
         if timer.0.take().is_some() {
             self.running -= 1;
@@ -64,7 +94,8 @@ impl Timers {
 
     /// The next timer to run out. `timer_of` finds the timer of the connection in a slot.
     pub(super) fn next<'a>(&mut self, timer_of: impl Fn(u32) -> Option<&'a Timer>) -> Option<Instant> {
-        self.first(timer_of).map(|(at, _)| at)
+        let zero = self.zero?;
+        self.first(timer_of).map(|(at, _)| at.instant(zero))
     }
 
     /// The slot of a connection whose timer has run out at `now`.
@@ -73,6 +104,7 @@ impl Timers {
         now: Instant,
         timer_of: impl Fn(u32) -> Option<&'a Timer>,
     ) -> Option<u32> {
+        let now = Tick::new(now, self.zero?);
         let (_, slot) = self.first(timer_of).filter(|&(at, _)| at <= now)?;
         self.pop();
         Some(slot)
@@ -153,7 +185,7 @@ mod tests {
         for _ in 0..each.len() {
             let at = timers.next(|slot| each.get(slot as usize)).unwrap();
             let slot = timers.pop_due(at, |slot| each.get(slot as usize)).unwrap();
-            assert!(each[slot as usize].is_at(at) && at >= last);
+            assert!(!timers.runs_past(&each[slot as usize], at) && at >= last);
             timers.stop(&mut each[slot as usize]);
             last = at;
         }

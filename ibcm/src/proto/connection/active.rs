@@ -178,24 +178,20 @@ impl Connection {
             primary: address,
             remote_gid: connect.path.record.dgid,
             answer_to: address,
-            period: connect.response_timeout.duration() + round_trip,
+            period: (connect.response_timeout.duration() + round_trip).into(),
             max_cm_retries: plan.max_cm_retries.get(),
             life_time,
             answer_within: connect.local_response_timeout.duration().saturating_sub(round_trip),
             mra_timeout: core.config.mra_service_timeout,
-            mra_data: None,
-            time_wait: core.time_wait(round_trip + core.ca.ack_delay.duration()),
+            time_wait: core.time_wait(round_trip + core.ca.ack_delay.duration()).into(),
             failover: None,
             peer_ack_delay: TimeCode::default(),
             takes_paths: false,
-            migration: None,
             terms,
             timer: Timer::default(),
             exchange: None,
             listener: None,
-            peering: None,
-            rtu_data: None,
-            drep_data: None,
+            extras: None,
         };
         let req = Req {
             local_comm_id: local_id,
@@ -273,7 +269,7 @@ impl Connection {
         if self.transport == Transport::Uc {
             self.terms = self.terms.unreliable();
         }
-        self.time_wait = core.time_wait(2 * self.life_time.duration() + delay.duration());
+        self.time_wait = core.time_wait(2 * self.life_time.duration() + delay.duration()).into();
         self.take_failover(core, rep);
         self.set_state(core, State::RepRcvd);
         if rep.initiator_depth > offered {
@@ -317,7 +313,9 @@ impl Connection {
         if !matches!(self.state, State::RepRcvd | State::RepMraSent) {
             return Err(self.refusal());
         }
-        self.rtu_data = keep(rtu_data);
+        if let Some(data) = keep(rtu_data) {
+            self.extras().rtu_data = Some(data);
+        }
         self.establish(core);
         self.owes_rtu = true;
         core.outbox.owe(self.answer_to.port(), Owed::Rtu(self.handle));
@@ -337,7 +335,7 @@ impl Connection {
         Rtu {
             local_comm_id: self.local_id,
             remote_comm_id: self.remote_id,
-            private_data: kept(self.rtu_data.as_deref()),
+            private_data: kept(self.extras.as_ref().and_then(|extras| extras.rtu_data.as_deref())),
         }
     }
 }

@@ -65,8 +65,8 @@ impl Connection {
 
     /// What the peer repeats in this time meets this REJ.
     fn remember_rej(&self, core: &mut Core, now: Instant, linger: Duration, mad: &[u8; MAD_LEN]) {
-        let peer = self.remote_keys.map(|[key, _]| Rejected {
-            key,
+        let peer = self.remote_keys.map(|keys| Rejected {
+            key: keys.id,
             source: Source::at(self.answer_to.av()),
             guid: self.remote_guid,
             id: self.remote_id,
@@ -80,7 +80,7 @@ impl Connection {
     /// have any number of them: no TimeWait, but a record in bounded memory gives a late REQ its REJ 10.
     fn forget_request(&mut self, core: &mut Core, now: Instant) {
         let rej = Rej::of_request(self.remote_id, RejReason::STALE_CONNECTION);
-        self.remember_rej(core, now, self.time_wait, &encoded(self.tid, rej));
+        self.remember_rej(core, now, self.time_wait.duration(), &encoded(self.tid, rej));
         self.release(core);
     }
 
@@ -262,14 +262,17 @@ impl Connection {
         let Some(deadline) = self.patience(core, now, deadline).deadline else { return };
         let Some(exchange) = &mut self.exchange else { return };
         exchange.hasten(deadline);
-        if self.timer.is_after(deadline) {
+        if core.timers.runs_past(&self.timer, deadline) {
             self.start_timer(core, deadline);
         }
     }
 
     /// What our DREPs shall carry.
     pub(in super::super) fn set_disconnect_data(&mut self, data: PrivateData<224>) {
-        self.drep_data = keep(data);
+        let data = keep(data);
+        if data.is_some() || self.extras.is_some() {
+            self.extras().drep_data = data;
+        }
     }
 
     /// `remote_qpn` is the QP that the peer shall disconnect.
@@ -306,7 +309,7 @@ impl Connection {
         let drep = Drep {
             local_comm_id: self.local_id,
             remote_comm_id: self.remote_id,
-            private_data: kept(self.drep_data.as_deref()),
+            private_data: kept(self.extras.as_ref().and_then(|extras| extras.drep_data.as_deref())),
         };
         core.answer_with(from.reply(), tid, drep);
         if self.state == State::TimeWait {

@@ -20,7 +20,7 @@ use super::endpoint::{ConnHandle, Info, ListenerId};
 use super::error::CommandError;
 use super::event::{Effort, Event};
 use super::exchange::{Exchange, Patience};
-use super::ids::{RemoteKey, RemoteNames};
+use super::ids::{RemoteKeys, RemoteNames};
 use super::message::{FailoverAccepted, MessageId, Mra};
 use super::outbox::Owed;
 use super::sgids::Address;
@@ -49,10 +49,10 @@ enum Reports {
 
 /// A connection, from its REQ to the end of its TimeWait.
 ///
-/// Of very many connections none is in the caches when something happens to it. So the fields stand in this order: by what
-/// messages find it and what its end needs, on as few cache lines as that takes; then what only its beginning needs.
+/// Of very many connections none is in the caches when something happens to it. So by what messages find it and what its
+/// end needs stands first, on two cache lines; then comes what only its beginning needs.
 #[derive(Debug)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub(super) struct Connection {
     handle: ConnHandle,
     local_id: CommId,
@@ -61,7 +61,16 @@ pub(super) struct Connection {
     local_qpn: Qpn,
     remote_qpn: Qpn,
     /// Under which the peer's ID and QPN are in the maps.
-    remote_keys: Option<[RemoteKey; 2]>,
+    remote_keys: Option<RemoteKeys>,
+    timer: Timer,
+    /// While a REQ, REP or DREQ is unanswered.
+    exchange: Option<Box<Exchange>>,
+    extras: Option<Box<Extras>>,
+    /// From one REQ, REP or DREQ to the next.
+    period: Nanos,
+    time_wait: Nanos,
+    /// The primary path, for MADs.
+    primary: Address,
     role: Role,
     state: State,
     reports: Reports,
@@ -72,18 +81,6 @@ pub(super) struct Connection {
     /// The RTU is in the queue of outgoing MADs.
     owes_rtu: bool,
     max_cm_retries: u8,
-    /// How far it has got with its peer, if both may ask.
-    peering: Option<Peering>,
-    /// The primary path, for MADs.
-    primary: Address,
-    /// While a REQ, REP or DREQ is unanswered.
-    exchange: Option<Box<Exchange>>,
-    timer: Timer,
-    /// From one REQ, REP or DREQ to the next.
-    period: Duration,
-    time_wait: Duration,
-    /// What a DREP carries, unless it is empty.
-    drep_data: Option<Box<PrivateData<224>>>,
     /// While the request is undecided.
     listener: Option<ListenerId>,
     /// Transaction of the handshake.
@@ -91,7 +88,6 @@ pub(super) struct Connection {
     remote_guid: Guid,
     /// Where the peer's REQ or REP came from, and what answers it goes to.
     answer_to: Address,
-    migration: Option<Box<Migration>>,
     transport: Transport,
     /// Life time of a packet on the path.
     life_time: TimeCode,
@@ -108,13 +104,46 @@ pub(super) struct Connection {
     remote_gid: Gid,
     /// How long we have to answer the peer's REQ or REP.
     answer_within: Duration,
+}
+
+const _: () = assert!(std::mem::offset_of!(Connection, max_cm_retries) < 128);
+
+/// What few connections have.
+#[derive(Debug, Default)]
+struct Extras {
+    /// How far it has got with its peer, if both may ask.
+    peering: Option<Peering>,
+    /// What has to do with alternate paths.
+    migration: Option<Box<Migration>>,
     /// What our MRAs carry, unless that is nothing.
     mra_data: Option<Arc<PrivateData<222>>>,
     /// What the RTU carried, unless it was empty.
     rtu_data: Option<Box<PrivateData<224>>>,
+    /// What a DREP carries, unless it is empty.
+    drep_data: Option<Box<PrivateData<224>>>,
+}
+
+/// A time in half the space of a [`Duration`], at most 584 years.
+#[derive(Debug, Clone, Copy)]
+struct Nanos(u64);
+
+impl From<Duration> for Nanos {
+    fn from(time: Duration) -> Self {
+        Self(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl Nanos {
+    const fn duration(self) -> Duration {
+        Duration::from_nanos(self.0)
+    }
 }
 
 impl Connection {
+    fn extras(&mut self) -> &mut Extras {
+        self.extras.get_or_insert_default()
+    }
+
     pub(super) fn handle(&self) -> ConnHandle {
         self.handle
     }
@@ -164,7 +193,7 @@ impl Connection {
     pub(super) fn is_from(&self, from: &MadSource) -> bool {
         is_at(self.primary.av(), from)
             || self.was_met_at(from)
-            || self.migration.as_ref().is_some_and(|migration| migration.knows(from))
+            || self.migrating().is_some_and(|migration| migration.knows(from))
     }
 
     /// Whether a MAD comes from where the peer's REQ or REP came from. Where the path ends is only what a REQ says, so
@@ -194,24 +223,22 @@ impl Connection {
     /// Takes the peer's names for itself into the maps.
     fn meet_peer(&mut self, core: &mut Core, names: &RemoteNames) {
         (self.remote_guid, self.remote_id, self.remote_qpn) = (names.guid, names.id, names.qpn);
-        let keys = [names.id_key, names.qpn_key];
-        for key in keys {
-            core.ids.insert_remote(key, self.handle.slot());
-        }
-        self.remote_keys = Some(keys);
+        core.ids.insert_remote(names.keys.id, self.handle.slot());
+        core.ids.insert_remote(names.keys.qpn, self.handle.slot());
+        self.remote_keys = Some(names.keys);
     }
 
     /// The peer's ID is another connection's now. This one, in TimeWait, is still found by our ID.
     pub(super) fn pass_on_id(&self, core: &mut Core) {
-        if let Some([id, _]) = self.remote_keys {
-            core.ids.remove_remote(id, self.handle.slot());
+        if let Some(keys) = self.remote_keys {
+            core.ids.remove_remote(keys.id, self.handle.slot());
         }
     }
 
     /// The same with the peer's QPN.
     pub(super) fn pass_on_qpn(&self, core: &mut Core) {
-        if let Some([_, qpn]) = self.remote_keys {
-            core.ids.remove_remote(qpn, self.handle.slot());
+        if let Some(keys) = self.remote_keys {
+            core.ids.remove_remote(keys.qpn, self.handle.slot());
         }
     }
 
@@ -239,7 +266,10 @@ impl Connection {
 
     /// The request, if it is one, is decided.
     fn decide(&mut self, core: &mut Core) {
-        if let Some(listener) = self.listener.take() {
+        // Only then is there a listener, and the field worth a look.
+        if self.is_undecided_request()
+            && let Some(listener) = self.listener.take()
+        {
             core.listeners.request_decided(listener);
         }
     }
@@ -284,7 +314,7 @@ impl Connection {
     fn patience(&self, core: &Core, now: Instant, deadline: Option<Instant>) -> Patience {
         let soonest = now + core.config.min_response_timeout;
         Patience {
-            period: self.period,
+            period: self.period.duration(),
             jitter: Duration::ZERO,
             max_retries: self.max_cm_retries,
             max_mra_wait: core.config.max_mra_wait,
@@ -380,7 +410,7 @@ impl Connection {
             remote_comm_id: self.remote_id,
             message,
             service_timeout: self.mra_timeout,
-            private_data: self.mra_data.as_deref().copied().unwrap_or_default(),
+            private_data: kept(self.extras.as_ref().and_then(|extras| extras.mra_data.as_deref())),
         }
     }
 
@@ -430,7 +460,7 @@ impl Connection {
         self.decide(core);
         self.leave_peers(core);
         self.set_state(core, State::TimeWait);
-        self.start_timer(core, now + self.time_wait);
+        self.start_timer(core, now + self.time_wait.duration());
     }
 
     /// The connection is gone, its names are free.
@@ -444,8 +474,9 @@ impl Connection {
         if self.local_qpn.get() != 0 {
             core.ids.remove_local_qpn(self.local_qpn, self.handle.slot());
         }
-        for key in self.remote_keys.into_iter().flatten() {
-            core.ids.remove_remote(key, self.handle.slot());
+        if let Some(keys) = self.remote_keys {
+            core.ids.remove_remote(keys.id, self.handle.slot());
+            core.ids.remove_remote(keys.qpn, self.handle.slot());
         }
         if self.reports != Reports::Nothing {
             core.events.push_back(Event::Released { conn: self.handle });

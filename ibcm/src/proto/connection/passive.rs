@@ -120,25 +120,24 @@ impl Connection {
             primary: core.sgids.address(arrival.primary),
             remote_gid: arrival.path.record.dgid,
             answer_to: core.sgids.address(from.reply()),
-            period: agreed.period,
+            period: agreed.period.into(),
             max_cm_retries: agreed.max_cm_retries,
             life_time: agreed.life_time,
             answer_within: agreed.answer_within,
             mra_timeout: mra_terms.service_timeout,
-            mra_data: mra_terms.data.clone(),
-            time_wait: agreed.time_wait,
+            time_wait: agreed.time_wait.into(),
             failover: None,
             peer_ack_delay: TimeCode::default(),
             takes_paths: false,
-            migration: None,
             terms: agreed.terms,
             timer: Timer::default(),
             exchange: None,
             listener: Some(listener),
-            peering: None,
-            rtu_data: None,
-            drep_data: None,
+            extras: None,
         };
+        if let Some(data) = &mra_terms.data {
+            connection.extras().mra_data = Some(data.clone());
+        }
         connection.take_proposal(core, &arrival.alternate);
         core.states[State::ReqRcvd.index()] += 1;
         core.ids.insert_local_id(local_id, handle.slot());
@@ -160,11 +159,11 @@ impl Connection {
     }
 
     pub(super) fn agree(&mut self, agreed: Agreement) {
-        self.period = agreed.period;
+        self.period = agreed.period.into();
         self.max_cm_retries = agreed.max_cm_retries;
         self.life_time = agreed.life_time;
         self.answer_within = agreed.answer_within;
-        self.time_wait = agreed.time_wait;
+        self.time_wait = agreed.time_wait.into();
         self.terms = agreed.terms;
     }
 

@@ -17,8 +17,8 @@ use super::{Connection, Role, State};
 /// How far a connection has got that asks for its peer.
 #[derive(Debug)]
 pub(super) enum Peering {
-    /// The peer may ask, too: there it finds us. Few connections have one.
-    Waiting(Box<Meeting>),
+    /// The peer may ask, too: there it finds us.
+    Waiting(Meeting),
     /// One of the two has answered the other, or it is over.
     Met,
 }
@@ -37,26 +37,30 @@ pub(in super::super) enum Crossing {
 impl Connection {
     /// From here on the peer's REQ finds this connection.
     pub(in super::super) fn await_peer(&mut self, core: &mut Core, meeting: Meeting) {
-        self.peering = Some(Peering::Waiting(Box::new(meeting)));
+        self.extras().peering = Some(Peering::Waiting(meeting));
         core.peers.insert(meeting, self.handle.slot());
     }
 
     /// Whether it asked for its peer, and does not wait any more.
     pub(in super::super) fn has_met_peer(&self) -> bool {
-        matches!(self.peering, Some(Peering::Met))
+        matches!(self.peering(), Some(Peering::Met))
     }
 
     /// Whether it asked for its peer.
     pub(super) fn is_peer(&self) -> bool {
-        self.peering.is_some()
+        self.peering().is_some()
     }
 
     /// The peer's REQ does not find it any more.
     pub(in super::super) fn leave_peers(&mut self, core: &mut Core) {
-        if let Some(Peering::Waiting(meeting)) = &self.peering {
-            core.peers.remove(**meeting, self.handle.slot());
-            self.peering = Some(Peering::Met);
+        if let Some(&Peering::Waiting(meeting)) = self.peering() {
+            core.peers.remove(meeting, self.handle.slot());
+            self.extras().peering = Some(Peering::Met);
         }
+    }
+
+    fn peering(&self) -> Option<&Peering> {
+        self.extras.as_ref()?.peering.as_ref()
     }
 
     /// Whether a REJ is about a REQ of ours that the peer got before it asked itself. It may come late.
@@ -111,7 +115,7 @@ impl Connection {
         self.answer_to = core.sgids.address(from.reply());
         self.agree(Agreement::new(core, self.transport, req, offer, self.terms.rq_psn));
         self.meet_peer(core, &arrival.names);
-        (self.migration, self.failover) = (None, None);
+        self.forget_paths();
         self.take_proposal(core, &arrival.alternate);
         self.set_state(core, State::ReqRcvd);
         self.start_timer(core, now + mra_terms.asked_after(self.answer_within));

@@ -67,12 +67,10 @@ impl Endpoint {
             return;
         }
         match self.crossing(from, req) {
-            Some((slot, Crossing::Theirs | Crossing::Ours))
-                if self.conns[slot as usize].transport() != transport =>
-            {
+            Some((slot, Crossing::Theirs | Crossing::Ours)) if self.conns[slot].transport() != transport => {
                 self.refuse(from, tid, req, RejReason::INVALID_TRANSPORT.into());
             }
-            Some((slot, Crossing::Theirs)) => self.conns[slot as usize].ask_again(&mut self.core),
+            Some((slot, Crossing::Theirs)) => self.conns[slot].ask_again(&mut self.core),
             Some((slot, Crossing::Ours)) => match self.arrival(from, transport, req, names) {
                 Ok(arrival) => {
                     self.pass_on(by_id, by_qpn);
@@ -102,7 +100,7 @@ impl Endpoint {
         let meeting = Meeting { service_id: req.service_id, local_gid: remote_gid, remote_gid: local_gid };
         let mut own = None;
         for &slot in self.core.peers.at(meeting) {
-            let conn = &self.conns[slot as usize];
+            let conn = &self.conns[slot];
             if !conn.is_from(from) {
                 continue;
             }
@@ -117,14 +115,14 @@ impl Endpoint {
     /// The connection of ours that sent this REQ, if its peer is on the same HCA.
     fn sent_by(&self, req: &Req) -> Option<u32> {
         let slot = self.core.ids.by_local_id(req.local_comm_id)?;
-        let conn = &self.conns[slot as usize];
+        let conn = &self.conns[slot];
         let is_it = req.local_ca_guid == self.core.ca.node_guid && conn.info().local_qpn == req.local_qpn;
         is_it.then_some(slot)
     }
 
     /// Whether the REQ is one of our own to a peer that has been answered meanwhile: an old repetition.
     fn is_spoken_for(&self, req: &Req) -> bool {
-        self.sent_by(req).is_some_and(|slot| self.conns[slot as usize].has_met_peer())
+        self.sent_by(req).is_some_and(|slot| self.conns[slot].has_met_peer())
     }
 
     /// Somebody on this HCA answers this REQ. If it is one of our own, nobody else shall.
@@ -137,7 +135,7 @@ impl Endpoint {
     /// `slot`, if it is the connection that came of this REQ.
     fn made_of(&self, names: &RemoteNames, slot: Option<u32>) -> Option<u32> {
         slot.filter(|&slot| {
-            let conn = &self.conns[slot as usize];
+            let conn = &self.conns[slot];
             conn.remote_id() == names.id && conn.remote_qpn() == names.qpn
         })
     }
@@ -277,7 +275,7 @@ fn alternate_end(
 
 /// Under which names a rejection of a REQ is remembered.
 fn sender(source: Source, names: &RemoteNames) -> Rejected {
-    Rejected { key: names.id_key, source, guid: names.guid, id: names.id, qpn: names.qpn }
+    Rejected { key: names.keys.id, source, guid: names.guid, id: names.id, qpn: names.qpn }
 }
 
 /// Which transport the REQ asks for, and to which QP or EE context, if it says both.

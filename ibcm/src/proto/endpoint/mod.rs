@@ -15,7 +15,6 @@ use ibdev::AddressVector;
 use ibdev::qp::Init;
 use ibdev::{MAD_LEN, MadSource, OutgoingMad};
 use ibwire::{PrivateData, Qpn};
-use slab::Slab;
 
 use super::attrs::Attrs;
 use super::command::{Accept, Connect, Disconnect, Listen, Reject};
@@ -32,6 +31,7 @@ use super::outbox::{Outgoing, Owed};
 use super::path::Path;
 use super::peers::Meeting;
 use super::sidr::Sidr;
+use super::slots::Slots;
 use super::stats::Stats;
 use super::transport::Transport;
 
@@ -48,7 +48,7 @@ pub use handle::{ConnHandle, Info, ListenerId};
 /// [`Message::decode`](super::message::Message::decode); it costs nothing when nobody looks.
 #[derive(Debug)]
 pub struct Endpoint {
-    conns: Slab<Connection>,
+    conns: Slots<Connection>,
     generation: u32,
     core: Core,
     sidr: Sidr,
@@ -60,7 +60,7 @@ impl Endpoint {
     pub fn new(config: Config, ca: LocalCa, seed: [u8; 32]) -> Self {
         let core = Core::new(config, ca, seed);
         let sidr = Sidr::new(&core.config, core.ids.keyed());
-        Self { conns: Slab::new(), generation: 0, core, sidr }
+        Self { conns: Slots::new(), generation: 0, core, sidr }
     }
 
     /// The HCA as the engine knows it.
@@ -290,7 +290,7 @@ impl Endpoint {
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some(slot) =
-            self.core.timers.pop_due(now, |slot| self.conns.get(slot as usize).map(Connection::timer))
+            self.core.timers.pop_due(now, |slot| self.conns.get(slot).map(Connection::timer))
         {
             self.on(slot, |conn, core| conn.handle_timer(core, now));
         }
@@ -312,7 +312,7 @@ impl Endpoint {
                     }
                 }
                 Outgoing::Owed(owed @ (Owed::Exchange(conn) | Owed::Rtu(conn))) => {
-                    let conn = self.conns.get_mut(conn.slot() as usize).filter(|c| c.handle() == conn);
+                    let conn = self.conns.get_mut(conn.slot()).filter(|c| c.handle() == conn);
                     if let Some(mad) = conn.and_then(|conn| conn.pay(&mut self.core, now, owed, port)) {
                         break mad;
                     }
@@ -331,7 +331,7 @@ impl Endpoint {
 
     /// When [`handle_timeout`](Self::handle_timeout) is due, unless another input comes first.
     pub fn poll_timeout(&mut self) -> Option<Instant> {
-        let of_conns = self.core.timers.next(|slot| self.conns.get(slot as usize).map(Connection::timer));
+        let of_conns = self.core.timers.next(|slot| self.conns.get(slot).map(Connection::timer));
         [of_conns, self.sidr.queries.next_timeout()].into_iter().flatten().min()
     }
 
@@ -343,7 +343,7 @@ impl Endpoint {
     /// The connection that our queue pair with this number belongs to, TimeWait included.
     pub fn connection_of(&self, qpn: Qpn) -> Option<ConnHandle> {
         let slot = self.core.ids.by_local_qpn(qpn)?;
-        self.conns.get(slot as usize).map(Connection::handle)
+        self.conns.get(slot).map(Connection::handle)
     }
 
     /// What is known of a connection; `None` if the handle is dead.
@@ -383,7 +383,7 @@ impl Endpoint {
     }
 
     fn get(&self, handle: ConnHandle) -> Option<&Connection> {
-        self.conns.get(handle.slot() as usize).filter(|conn| conn.handle() == handle)
+        self.conns.get(handle.slot()).filter(|conn| conn.handle() == handle)
     }
 
     /// What `connect` comes to, but for its queue pair.
@@ -397,9 +397,8 @@ impl Endpoint {
     /// Adds a connection.
     fn insert(&mut self, make: impl FnOnce(&mut Core, ConnHandle) -> Connection) -> ConnHandle {
         self.generation = self.generation.wrapping_add(1);
-        let entry = self.conns.vacant_entry();
-        let handle = ConnHandle::new(entry.key() as u32, self.generation);
-        entry.insert(make(&mut self.core, handle));
+        let handle = ConnHandle::new(self.conns.next(), self.generation);
+        self.conns.insert(make(&mut self.core, handle));
         self.sweep();
         handle
     }
@@ -409,18 +408,18 @@ impl Endpoint {
         let (conns, queries) = (&self.conns, &self.sidr.queries);
         self.core.outbox.sweep(conns.len() + queries.len(), |owed, port| match *owed {
             Owed::Query(query) => queries.owes(query, port),
-            Owed::Exchange(of) | Owed::Rtu(of) => conns
-                .get(of.slot() as usize)
-                .is_some_and(|conn| conn.handle() == of && conn.owes(*owed, port)),
+            Owed::Exchange(of) | Owed::Rtu(of) => {
+                conns.get(of.slot()).is_some_and(|conn| conn.handle() == of && conn.owes(*owed, port))
+            }
         });
     }
 
     /// Lets something act on the connection in `slot`, and frees the slot if that was its end.
     fn on<R>(&mut self, slot: u32, act: impl FnOnce(&mut Connection, &mut Core) -> R) -> R {
-        let conn = &mut self.conns[slot as usize];
+        let conn = &mut self.conns[slot];
         let result = act(conn, &mut self.core);
         if conn.is_released() {
-            self.conns.remove(slot as usize);
+            self.conns.remove(slot);
         }
         result
     }

@@ -127,7 +127,7 @@ impl Endpoint {
             };
         }
         let slot = self.core.ids.by_local_id(rej.remote_comm_id)?;
-        let conn = &self.conns[slot as usize];
+        let conn = &self.conns[slot];
         let fits = rej.message == MessageId::REQ && rej.reason != RejReason::TIMEOUT
             || !conn.is_peer_known()
             || conn.remote_id() == rej.local_comm_id;
@@ -136,7 +136,7 @@ impl Endpoint {
 
     fn handle_rep(&mut self, now: Instant, from: &MadSource, tid: TransactionId, rep: &Rep) {
         let found = self.core.ids.by_local_id(rep.remote_comm_id);
-        let transport = found.map(|slot| self.conns[slot as usize].transport());
+        let transport = found.map(|slot| self.conns[slot].transport());
         let has_end = match transport {
             Some(transport) => transport.end_of_rep(rep).get() != 0,
             None => rep.local_qpn.get() != 0 || rep.local_eecn.get() != 0,
@@ -155,7 +155,7 @@ impl Endpoint {
             }
             return;
         };
-        let conn = &self.conns[slot as usize];
+        let conn = &self.conns[slot];
         if conn.awaits_reply() {
             self.handle_first_rep(now, from, tid, slot, rep);
         } else if conn.has_ids(rep.remote_comm_id, rep.local_comm_id) && self.is_from_peer(now, slot, from) {
@@ -167,7 +167,7 @@ impl Endpoint {
 
     fn handle_first_rep(&mut self, now: Instant, from: &MadSource, tid: TransactionId, slot: u32, rep: &Rep) {
         let source = Source::of(from);
-        let transport = self.conns[slot as usize].transport();
+        let transport = self.conns[slot].transport();
         let end = transport.end_of_rep(rep);
         let names = self.core.ids.names(transport, source, rep.local_ca_guid, rep.local_comm_id, end);
         let (by_id, by_qpn) = self.find_by_remote_names(from, &names);
@@ -232,13 +232,13 @@ impl Endpoint {
     /// The connection with both these IDs.
     pub(super) fn find(&self, local_id: CommId, remote_id: CommId) -> Option<u32> {
         let slot = self.core.ids.by_local_id(local_id)?;
-        self.conns[slot as usize].has_ids(local_id, remote_id).then_some(slot)
+        self.conns[slot].has_ids(local_id, remote_id).then_some(slot)
     }
 
     /// Whether `from` is the peer of the connection. One that is not names it by chance or in bad faith, and is
     /// another host.
     pub(super) fn is_from_peer(&mut self, now: Instant, slot: u32, from: &MadSource) -> bool {
-        let is_peer = self.conns[slot as usize].is_from(from);
+        let is_peer = self.conns[slot].is_from(from);
         if !is_peer {
             self.core.stats.foreign_source += 1;
             self.core.warn(now, from, "names a connection of another host");
@@ -249,16 +249,16 @@ impl Endpoint {
     /// Whether the connection is in TimeWait. The peer may have an end of it before us: how long its names had to rest was
     /// for the peer to say, and they do not stand in the way of its next connection.
     pub(super) fn rests(&self, slot: u32) -> bool {
-        self.conns[slot as usize].state() == State::TimeWait
+        self.conns[slot].state() == State::TimeWait
     }
 
     /// The peer has a new connection by the ID of the one, the queue pair of the other connection, which rest.
     pub(super) fn pass_on(&mut self, by_id: Option<u32>, by_qpn: Option<u32>) {
         if let Some(old) = by_id {
-            self.conns[old as usize].pass_on_id(&mut self.core);
+            self.conns[old].pass_on_id(&mut self.core);
         }
         if let Some(old) = by_qpn {
-            self.conns[old as usize].pass_on_qpn(&mut self.core);
+            self.conns[old].pass_on_qpn(&mut self.core);
         }
     }
 
@@ -269,8 +269,8 @@ impl Endpoint {
         names: &RemoteNames,
     ) -> (Option<u32>, Option<u32>) {
         let is_it = |conn: &Connection| conn.remote_guid() == names.guid && conn.remote_qpn() == names.qpn;
-        let by_id = self.find_by_remote_id(from, names.id_key, names.guid, names.id);
-        (by_id, self.find_by_remote(from, names.qpn_key, is_it))
+        let by_id = self.find_by_remote_id(from, names.keys.id, names.guid, names.id);
+        (by_id, self.find_by_remote(from, names.keys.qpn, is_it))
     }
 
     fn find_by_remote_id(&self, from: &MadSource, key: RemoteKey, guid: Guid, id: CommId) -> Option<u32> {
@@ -285,7 +285,7 @@ impl Endpoint {
         is_it: impl Fn(&Connection) -> bool,
     ) -> Option<u32> {
         self.core.ids.by_remote(key).find(|&slot| {
-            let conn = &self.conns[slot as usize];
+            let conn = &self.conns[slot];
             is_it(conn) && conn.was_met_at(from)
         })
     }

@@ -90,7 +90,7 @@ impl Connection {
         if !matches!(answer, FailoverAccepted::ACCEPTED | FailoverAccepted::REJECTED) {
             self.migration().closed = true;
         }
-        let proposed = self.migration.as_mut().and_then(|migration| migration.proposed.take());
+        let proposed = self.migrating_mut().and_then(|migration| migration.proposed.take());
         if let Some(path) = proposed {
             self.failover = Some(answer);
             let timeout = self.timeout_on(core, path.life_time);
@@ -114,7 +114,7 @@ impl Connection {
             return Err(self.refusal().into());
         }
         let plan = AlternatePlan::new(&core.ca, self.transport, &load.path, &self.path(core))?;
-        match self.migration.as_deref() {
+        match self.migrating() {
             Some(Migration { lap: Some(_), .. }) => return Err(PathError::Busy),
             Some(Migration { loaded: Some(_), .. }) => return Err(PathError::Loaded),
             Some(Migration { closed: true, .. }) => return Err(PathError::PeerUnable),
@@ -142,7 +142,7 @@ impl Connection {
 
     /// Whether our LAP is out.
     pub(in super::super) fn awaits_apr(&self) -> bool {
-        let lap = self.migration.as_ref().and_then(|migration| migration.lap.as_ref());
+        let lap = self.migrating().and_then(|migration| migration.lap.as_ref());
         self.state == State::Established && matches!(lap, Some(Lap::Sent { .. }))
     }
 
@@ -155,7 +155,7 @@ impl Connection {
         tid: ibwire::TransactionId,
         apr: &Apr,
     ) {
-        let is_over = self.migration.as_ref().is_some_and(|migration| migration.over.contains(&tid));
+        let is_over = self.migrating().is_some_and(|migration| migration.over.contains(&tid));
         if !self.awaits_apr() || is_over || !self.exchange.as_ref().is_some_and(|exchange| exchange.is_sent())
         {
             core.stats.dropped_state += 1;
@@ -198,7 +198,7 @@ impl Connection {
     /// Our LAP is over.
     fn end_lap(&mut self, core: &mut Core) -> Option<Alternate> {
         self.stop_exchange(core);
-        let migration = self.migration.as_mut()?;
+        let migration = self.migrating_mut()?;
         let Some(Lap::Sent { tid, path }) = migration.lap.take() else { return None };
         migration.end(tid);
         Some(path)
@@ -215,7 +215,7 @@ impl Connection {
 
     /// Our queue pair did not take the path that the peer has loaded.
     pub(in super::super::super) fn unload_path(&mut self) {
-        if let Some(migration) = &mut self.migration {
+        if let Some(migration) = self.migrating_mut() {
             migration.loaded = None;
         }
     }

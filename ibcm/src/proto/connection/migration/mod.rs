@@ -110,17 +110,33 @@ impl Connection {
         core.ca.path_migration && self.transport == Transport::Rc
     }
 
+    pub(super) fn migrating(&self) -> Option<&Migration> {
+        self.extras.as_ref()?.migration.as_deref()
+    }
+
+    fn migrating_mut(&mut self) -> Option<&mut Migration> {
+        self.extras.as_mut()?.migration.as_deref_mut()
+    }
+
     fn migration(&mut self) -> &mut Migration {
-        self.migration.get_or_insert_default()
+        self.extras().migration.get_or_insert_default()
+    }
+
+    /// As if there had never been a word of alternate paths.
+    pub(super) fn forget_paths(&mut self) {
+        self.failover = None;
+        if let Some(extras) = &mut self.extras {
+            extras.migration = None;
+        }
     }
 
     /// The alternate path that the REQ proposed, as long as nobody has decided on it.
     fn proposed(&self) -> Option<&Alternate> {
-        self.migration.as_ref()?.proposed.as_ref()
+        self.migrating()?.proposed.as_ref()
     }
 
     fn loaded(&self) -> Option<&Alternate> {
-        self.migration.as_ref()?.loaded.as_ref()
+        self.migrating()?.loaded.as_ref()
     }
 
     /// What became of the alternate path in the REQ, once the passive side has said so; `None` if there was none.
@@ -135,7 +151,7 @@ impl Connection {
 
     /// Whether a LAP was ever answered.
     pub(super) fn has_exchanged_paths(&self) -> bool {
-        self.migration.as_ref().is_some_and(|migration| migration.exchanged)
+        self.migrating().is_some_and(|migration| migration.exchanged)
     }
 
     /// The queue pair has migrated: the alternate path is the primary one, MADs included.
@@ -147,18 +163,20 @@ impl Connection {
             return Err(self.refusal().into());
         }
         let old = self.path(core);
-        let Some(migration) = &mut self.migration else { return Err(PathError::NotLoaded) };
+        let old_av = *self.primary.av();
+        let Some(migration) = self.migrating_mut() else { return Err(PathError::NotLoaded) };
         let Some(path) = migration.loaded.take() else { return Err(PathError::NotLoaded) };
-        migration.old = Some(*self.primary.av());
+        migration.old = Some(old_av);
         self.primary = path.address;
         self.remote_gid = path.remote_gid;
         self.life_time = path.life_time;
         self.terms.ack_timeout = path.timeout;
         let round_trip = 2 * path.life_time.duration();
-        self.time_wait = core.time_wait(match self.role {
+        let time_wait = match self.role {
             Role::Active => round_trip + self.peer_ack_delay.duration(),
             Role::Passive => path.timeout.duration(),
-        });
+        };
+        self.time_wait = core.time_wait(time_wait).into();
         core.stats.migrations += 1;
         tracing::debug!(local = %self.local_id, port = path.address.port(), "migrated");
         if self.exchange.is_some() && self.queued_at.is_some() {
@@ -217,7 +235,7 @@ impl Connection {
 
     /// The timer has run out while the connection is established: that of a LAP.
     pub(super) fn handle_lap_timer(&mut self, core: &mut Core, now: Instant) {
-        match self.migration.as_ref().and_then(|migration| migration.lap.as_ref()) {
+        match self.migrating().and_then(|migration| migration.lap.as_ref()) {
             Some(Lap::Sent { .. }) => self.handle_silence(core, now),
             Some(Lap::Received { .. }) => self.ask_for_time_on_lap(core),
             None => {}

@@ -85,11 +85,11 @@ impl Connection {
             answer => answer,
         };
         self.takes_paths = takes;
-        if let Some(migration) = &mut self.migration
+        if let Some(migration) = self.migrating_mut()
             && let Some(path) = migration.proposed.take()
         {
-            self.failover = Some(answer);
             migration.loaded = (answer == FailoverAccepted::ACCEPTED).then_some(path);
+            self.failover = Some(answer);
         }
         answer
     }
@@ -112,13 +112,13 @@ impl Connection {
             return;
         }
         if let Some((_, mad)) =
-            self.migration.as_ref().and_then(|m| m.answered.as_ref()).filter(|(of, _)| *of == tid)
+            self.migrating().and_then(|m| m.answered.as_ref()).filter(|(of, _)| *of == tid)
         {
             core.stats.repeated_answers += 1;
             core.answer(from.reply(), **mad);
             return;
         }
-        if self.migration.as_ref().is_some_and(|migration| migration.over.contains(&tid)) {
+        if self.migrating().is_some_and(|migration| migration.over.contains(&tid)) {
             core.stats.dropped_duplicate += 1;
             return;
         }
@@ -161,7 +161,7 @@ impl Connection {
             return Err(plain(ApStatus::UNSUPPORTED));
         }
         if let Some(Lap::Received { tid: of, block, asked_for_time, .. }) =
-            self.migration.as_ref().and_then(|migration| migration.lap.as_ref())
+            self.migrating().and_then(|migration| migration.lap.as_ref())
         {
             if *of != tid && *block != lap.alternate {
                 return Err(plain(ApStatus::REJECTED));
@@ -196,7 +196,7 @@ impl Connection {
     pub(super) fn ask_for_time_on_lap(&mut self, core: &mut Core) {
         let mra = self.mra(MessageId::LAP);
         let Some(Lap::Received { tid, asked_for_time, .. }) =
-            self.migration.as_mut().and_then(|migration| migration.lap.as_mut())
+            self.migrating_mut().and_then(|migration| migration.lap.as_mut())
         else {
             return;
         };
@@ -223,7 +223,7 @@ impl Connection {
         if self.state != State::Established {
             return Err(self.refusal().into());
         }
-        let Some(migration) = &mut self.migration else { return Err(PathError::NotAsked) };
+        let Some(migration) = self.migrating_mut() else { return Err(PathError::NotAsked) };
         let Some(Lap::Received { tid, path, .. }) = &migration.lap else { return Err(PathError::NotAsked) };
         let (tid, path) = (*tid, *path);
         migration.lap = None;
