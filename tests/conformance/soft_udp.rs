@@ -1,8 +1,8 @@
 //! The software HCA over UDP: two devices with two ports each, on four addresses of loopback, in real time.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 
 use futures::future::LocalBoxFuture;
 use ibdev::{Device, DeviceError};
@@ -22,9 +22,8 @@ impl Fixture for SoftUdp {
         "soft_udp"
     }
 
-    /// Its ports are up as long as their sockets are open.
     fn lacks(&self) -> &'static [Feature] {
-        &[Feature::Raw, Feature::PortControl, Feature::Removal]
+        &[Feature::Raw, Feature::Removal]
     }
 
     fn runtime(&self) -> Runtime {
@@ -47,12 +46,9 @@ impl Fixture for SoftUdp {
                 let addresses = [[address(1), address(3)], [address(2), address(4)]];
                 match addresses.map(bind) {
                     [Ok(a), Ok(b)] => {
-                        return Bench {
-                            a: Arc::new(a),
-                            b: Arc::new(b),
-                            hands: Box::new(Sockets(addresses)),
-                            differs: &[],
-                        };
+                        let b = Arc::new(b);
+                        let hands = Sockets { addresses, b: Arc::downgrade(&b) };
+                        return Bench { a: Arc::new(a), b, hands: Box::new(hands), differs: &[] };
                     }
                     [Err(DeviceError::InUse { .. }), _] | [_, Err(DeviceError::InUse { .. })] => {}
                     other => panic!("{other:?}"),
@@ -68,17 +64,37 @@ fn bind(ports: [IpAddr; 2]) -> Result<SoftDevice, DeviceError> {
 }
 
 #[derive(Debug)]
-struct Sockets([[IpAddr; 2]; 2]);
+struct Sockets {
+    addresses: [[IpAddr; 2]; 2],
+    b: Weak<SoftDevice>,
+}
+
+impl Sockets {
+    fn set_port_of_b(&self, port: u8, up: bool) {
+        let b = self.b.upgrade().expect("the case has it");
+        b.set_port_up(port, up).expect("it has two ports");
+    }
+}
 
 impl Hands for Sockets {
+    fn set_ports_of_b(&self, up: bool) {
+        for port in [1, 2] {
+            self.set_port_of_b(port, up);
+        }
+    }
+
+    fn take_port_of_b_down(&self, port: u8) {
+        self.set_port_of_b(port, false);
+    }
+
     fn open_a(&self) -> LocalBoxFuture<'_, Arc<dyn Device>> {
-        Box::pin(async { Arc::new(bind(self.0[0]).expect("the address is free")) as Arc<dyn Device> })
+        Box::pin(async { Arc::new(bind(self.addresses[0]).expect("the address is free")) as Arc<dyn Device> })
     }
 
     /// A device is closed with its last handle, and only then its address is free.
     fn nothing_left(&self) -> LocalBoxFuture<'_, ()> {
         Box::pin(async {
-            for ports in self.0 {
+            for ports in self.addresses {
                 while bind(ports).is_err() {
                     tokio::task::yield_now().await;
                 }

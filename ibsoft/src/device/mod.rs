@@ -16,7 +16,7 @@ use std::task::{Context, Poll};
 use async_trait::async_trait;
 use ibdev::{
     AgentSpec, CompletionQueue, Device, DeviceAttr, DeviceError, DeviceEvent, GidEntry, MadAgent, PortAttr,
-    ProtectionDomain,
+    PortState, ProtectionDomain,
 };
 use ibwire::{Gid, PKey, PathRecord};
 
@@ -57,6 +57,25 @@ impl SoftDevice {
     /// device is of the GID's family.
     pub fn resolve(&self, port: u8, dgid: Gid) -> Option<PathRecord> {
         self.0.lock().link.resolve(port, dgid)
+    }
+
+    /// Takes a port down, or up again, as if its cable were pulled: while it is down it sends and receives nothing. The
+    /// device's users see [`DeviceEvent::PortDown`] and [`DeviceEvent::PortUp`].
+    ///
+    /// # Errors
+    /// [`DeviceError::Limit`] for a port that the device does not have; [`DeviceError::Unsupported`] on a device of a
+    /// [`Subnet`](crate::sim::Subnet), whose links decide ([`Subnet::port_down`](crate::sim::Subnet::port_down));
+    /// [`DeviceError::Gone`].
+    pub fn set_port_up(&self, port: u8, up: bool) -> Result<(), DeviceError> {
+        let attr = self.at_port(port, |attr, _| *attr)?;
+        let state = if up { PortState::Active } else { PortState::Down };
+        self.0.with_live(|device| {
+            if device.link.closed().is_none() {
+                return Err(DeviceError::Unsupported { what: "taking down the port of a subnet's device" });
+            }
+            device.engine.set_port(PortAttr { state, ..attr });
+            Ok(())
+        })?
     }
 
     /// A seed for what a layer above this device draws at random, another one each time. In a subnet it follows from the
