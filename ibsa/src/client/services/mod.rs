@@ -118,7 +118,7 @@ impl Plan {
     /// The lease in seconds.
     fn seconds(&self) -> Result<u32, QueryError> {
         let Some(lease) = self.lease else { return Ok(ServiceRecord::FOR_EVER) };
-        let seconds = lease.as_secs() + u64::from(lease.subsec_nanos() > 0);
+        let seconds = lease.as_secs().saturating_add(u64::from(lease.subsec_nanos() > 0));
         let seconds = u32::try_from(seconds).ok();
         let possible = |seconds: &u32| ![0, ServiceRecord::FOR_EVER].contains(seconds);
         seconds.filter(possible).ok_or(QueryError::Lease(lease))
