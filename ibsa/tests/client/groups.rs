@@ -217,6 +217,65 @@ async fn a_join_dropped_at_any_moment_leaves() {
     assert_eq!((fake.memberships(), fake.with(|w| w.groups.len())), (vec![(JOIN, 1), (LEAVE, 1)], 0));
 }
 
+/// A join that nobody waits for any more is not waited for: the SA may have it nevertheless, so it is left.
+#[tokio::test(start_paused = true)]
+async fn a_join_given_up_for_another_is_left() {
+    let fake = Fake::new();
+    let client = fake.client();
+    fake.with(|w| w.mood = Mood::Slow(SECOND));
+    drop_after(MS, client.join(group()).or_create(Group::new(1u32))).await;
+    let sender = client.join(group()).send_only_full().or_create(Group::new(1u32)).await.unwrap();
+    assert_eq!(fake.memberships(), [(JOIN, 1), (LEAVE, 1), (JOIN, 8), (JOIN, 8)]);
+    assert_eq!(fake.with(|w| w.groups[&group()].join_state), JoinState::SEND_ONLY_FULL_MEMBER);
+    drop(sender);
+}
+
+/// The answer of an SM that has gone says nothing about the next one.
+#[tokio::test(start_paused = true)]
+async fn sa_t57_an_answer_from_before_a_change_is_not_believed() {
+    let fake = Fake::new();
+    let client = fake.client();
+    let mut member = client.join(group()).or_create(Group::new(1u32)).await.unwrap();
+    fake.new_sm(Lid(7));
+    fake.with(|w| w.mood = Mood::Slow(SECOND));
+    client.device_event(DeviceEvent::SmChange(1));
+    pass(1100 * MS).await;
+    assert!(fake.memberships().len() > 2, "it is being joined again");
+    // And once more, while the answer is on its way.
+    fake.new_sm(Lid(7));
+    client.device_event(DeviceEvent::ClientReregister(1));
+    member.changed().await.unwrap();
+    assert!(fake.with(|w| w.groups.contains_key(&group())), "at the SM that is there now");
+}
+
+/// Not all ports of a subnet come at the same moment.
+#[tokio::test(start_paused = true)]
+async fn sa_t66_ports_join_again_each_at_a_time_of_its_own() {
+    let mut times = std::collections::BTreeSet::new();
+    let fake = Fake::new();
+    let client = fake.client();
+    let mut member = client.join(group()).or_create(Group::new(1u32)).await.unwrap();
+    for _ in 0..8 {
+        fake.new_sm(Lid(7));
+        client.device_event(DeviceEvent::SmChange(1));
+        let started = tokio::time::Instant::now();
+        member.changed().await.unwrap();
+        times.insert(started.elapsed().as_millis());
+    }
+    assert!(times.len() > 4, "{times:?}");
+}
+
+/// Only where there is no such group one is made: an SA that refuses for another reason is not asked for that.
+#[tokio::test(start_paused = true)]
+async fn a_group_is_not_made_for_any_refusal() {
+    let fake = Fake::new();
+    let client = fake.client();
+    fake.with(|w| w.mood = Mood::Refuses(MadStatus(0x0700)));
+    let denied = client.join(group()).or_create(Group::new(1u32)).await;
+    assert!(matches!(denied, Err(QueryError::Status(SaStatus(MadStatus(0x0700))))), "{denied:?}");
+    assert_eq!(fake.memberships(), [(JOIN, 1)]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_dropped_leave_goes_on() {
     let fake = Fake::new();

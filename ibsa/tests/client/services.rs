@@ -119,6 +119,24 @@ async fn services_are_registered_again_at_a_new_sm() {
     }
 }
 
+/// The answer of an SM that has gone says nothing about the next one.
+#[tokio::test(start_paused = true)]
+async fn an_answer_from_before_a_change_is_not_believed() {
+    let fake = Fake::new();
+    let client = fake.client();
+    let mut service = client.register(ID, "a").lease(1000 * SECOND).await.unwrap();
+    fake.new_sm(Lid(7));
+    fake.with(|w| w.mood = Mood::Slow(SECOND));
+    client.device_event(DeviceEvent::SmChange(1));
+    pass(1100 * MS).await;
+    assert_eq!(registered(&fake), 2, "it is being registered again");
+    fake.new_sm(Lid(7));
+    client.device_event(DeviceEvent::ClientReregister(1));
+    service.changed().await.unwrap();
+    pass(4 * SECOND).await;
+    assert_eq!(held(&fake), 1, "at the SM that is there now");
+}
+
 #[tokio::test(start_paused = true)]
 async fn failed_renewals_are_told_and_tried_again() {
     let fake = Fake::new();

@@ -170,6 +170,27 @@ fn sa_t41_segments_out_of_order_are_one_message() {
     assert_eq!((data, edge(Some(mad))), (message(600), Some((3, 65))));
 }
 
+/// What stands behind the end is none of the message: it comes before the end is known, or afterwards.
+#[test]
+fn segments_behind_the_last_are_none() {
+    let now = Instant::now();
+    let all = segments(600);
+    let mut behind = all[1];
+    behind[28..32].copy_from_slice(&4u32.to_be_bytes());
+    let mut receiver = receiver(now);
+    assert_eq!(going(give(&mut receiver, now, &all[0])), Some((1, 65)));
+    assert_eq!(going(give(&mut receiver, now, &all[2])), None, "the last");
+    assert_eq!(going(give(&mut receiver, now, &behind)), None);
+    let Received::Done(data, _) = give(&mut receiver, now, &all[1]) else { panic!("it is whole") };
+    assert_eq!(data, message(600));
+
+    let mut receiver = self::receiver(now);
+    for mad in [&all[0], &behind] {
+        give(&mut receiver, now, mad);
+    }
+    assert!(aborts(&give(&mut receiver, now, &all[2]), RmppStatus::INCONSISTENT_LENGTH));
+}
+
 #[test]
 fn sa_t42_the_last_window_again_is_acknowledged_and_not_delivered() {
     let now = Instant::now();
@@ -261,6 +282,28 @@ fn sa_t49_what_was_not_sent_cannot_be_acknowledged() {
         panic!()
     };
     assert_eq!(parts(&mad).0.rmpp.status, RmppStatus::SEGMENT_TOO_BIG);
+}
+
+/// Each position has all the retries, and what was sent already is not sent again for an ACK.
+#[test]
+fn progress_renews_the_retries_and_repeats_nothing() {
+    let now = Instant::now();
+    let config = RmppConfig { retries: 2, ..RmppConfig::default() };
+    let mut sender = Sender::new(answer(), message(2000), &config).unwrap();
+    let mut at = now;
+    for acknowledged in 0..3 {
+        for _ in 0..2 {
+            while sender.poll_transmit(at).is_some() {}
+            at = sender.poll_timeout().unwrap();
+            assert_eq!(sender.handle_timeout(at), Sent::Going, "{acknowledged}");
+        }
+        while sender.poll_transmit(at).is_some() {}
+        let edge = acknowledged + 1;
+        assert_eq!(sender.handle(at, &ack(edge, edge + 3)), Sent::Going);
+        let sent: Vec<_> = std::iter::from_fn(|| sender.poll_transmit(at)).collect();
+        let first = parts(&sent[0]).0.rmpp.segment;
+        assert_eq!((first, sent.len()), if edge == 1 { (2, 3) } else { (edge + 3, 1) });
+    }
 }
 
 #[test]

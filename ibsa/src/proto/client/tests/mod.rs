@@ -1,5 +1,6 @@
 //! Transactions, one rule at a time.
 
+mod edges;
 mod many;
 
 use std::time::{Duration, Instant};
