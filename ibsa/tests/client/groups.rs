@@ -248,6 +248,20 @@ async fn sa_t57_an_answer_from_before_a_change_is_not_believed() {
     assert!(fake.with(|w| w.groups.contains_key(&group())), "at the SM that is there now");
 }
 
+/// A group is another one's only if the SA says so.
+#[tokio::test(start_paused = true)]
+async fn the_answer_about_another_group_is_none() {
+    let fake = Fake::new();
+    let client = fake.client();
+    let other: Gid = "ff15:a01b::8".parse().unwrap();
+    fake.with(|w| {
+        w.make_group(group());
+        w.groups.get_mut(&group()).unwrap().mgid = other;
+    });
+    let error = client.join(group()).await.unwrap_err();
+    assert!(matches!(error, QueryError::OtherGroup(gid) if gid == other), "{error}");
+}
+
 /// Not all ports of a subnet come at the same moment.
 #[tokio::test(start_paused = true)]
 async fn sa_t66_ports_join_again_each_at_a_time_of_its_own() {

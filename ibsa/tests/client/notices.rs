@@ -2,7 +2,7 @@
 
 use futures::{FutureExt, StreamExt};
 use ibdev::DeviceEvent;
-use ibsa::record::{InformInfo, Record};
+use ibsa::record::{InformInfo, Layout, Record};
 use ibsa::{Notice, Notices, Trap};
 use ibwire::mad::{MadStatus, Method};
 use ibwire::{Gid, Guid, Lid};
@@ -32,6 +32,11 @@ async fn sa_t69_the_last_that_wants_a_trap_ends_its_subscription() {
     drop(both);
     settle().await;
     assert_eq!(subscriptions(&fake), [65]);
+    assert_eq!(
+        fake.count(Method::SET, InformInfo::ATTRIBUTE),
+        4,
+        "nothing is lost of the other one meanwhile"
+    );
     drop(one);
     settle().await;
     assert!(subscriptions(&fake).is_empty());
@@ -109,6 +114,30 @@ async fn a_subscription_dropped_while_it_is_renewed_is_ended() {
     settle().await;
     drop(notices);
     pass(10 * SECOND).await;
+    assert!(subscriptions(&fake).is_empty());
+}
+
+/// Of several traps: the rest is not subscribed to when nobody wants it any more.
+#[tokio::test(start_paused = true)]
+async fn what_nobody_wants_any_more_is_not_renewed() {
+    let fake = Fake::new();
+    let client = fake.client();
+    let notices = client.subscribe([Trap::GID_IN, Trap::GID_OUT]).await.unwrap();
+    fake.new_sm(Lid(7));
+    fake.with(|w| w.mood = Mood::Slow(2 * SECOND));
+    client.device_event(DeviceEvent::SmChange(1));
+    pass(1500 * MS).await;
+    drop(notices);
+    pass(20 * SECOND).await;
+    let made = |w: &mut crate::fake::World| {
+        let informs = w.log.iter().filter(|seen| seen.attribute == InformInfo::ATTRIBUTE);
+        informs
+            .skip(2)
+            .map(|seen| InformInfo::parse(&seen.data).unwrap())
+            .map(|info| (info.trap_or_device, info.subscribe))
+            .collect::<Vec<_>>()
+    };
+    assert!(!fake.with(made).contains(&(65, 1)), "{:?}", fake.with(made));
     assert!(subscriptions(&fake).is_empty());
 }
 

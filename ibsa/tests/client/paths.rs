@@ -70,6 +70,37 @@ async fn the_cache_is_bounded_and_the_oldest_goes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_path_again_takes_its_own_place_in_the_cache() {
+    let fake = Fake::new();
+    let client = fake.client();
+    let mut config = CacheConfig::default();
+    (config.entries, config.max_age) = (2, 10 * SECOND);
+    client.set_cache(config);
+    let to = |n| client.path(Gid::link_local(Guid(n)));
+    to(1).await.unwrap();
+    to(2).await.unwrap();
+    to(2).uncached().await.unwrap();
+    let cached = to(1).await.unwrap().source();
+    assert_eq!(cached, PathSource::Cache { age: Duration::ZERO });
+    pass(10 * SECOND).await;
+    assert_eq!(to(1).await.unwrap().source(), PathSource::Cache { age: 10 * SECOND }, "no older than that");
+    pass(MS).await;
+    assert_eq!(to(1).await.unwrap().source(), PathSource::Sa);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_overtaken_by_an_event_is_told_and_not_kept() {
+    let fake = Fake::new();
+    let client = fake.client();
+    fake.with(|w| w.mood = Mood::Slow(SECOND));
+    let early = tokio::spawn(client.path(THERE));
+    settle().await;
+    client.device_event(DeviceEvent::PkeyChange(1));
+    early.await.unwrap().unwrap();
+    assert_eq!(client.path(THERE).await.unwrap().source(), PathSource::Sa);
+}
+
+#[tokio::test(start_paused = true)]
 async fn each_event_of_the_port_ends_what_is_cached() {
     let fake = Fake::new();
     let client = fake.client();

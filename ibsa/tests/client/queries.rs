@@ -6,7 +6,7 @@ use ibsa::record::{
 };
 use ibsa::{QueryError, Trap};
 use ibwire::mad::Method;
-use ibwire::{Gid, Guid, Lid, PKey};
+use ibwire::{Gid, Guid, Lid, PKey, ServiceLevel};
 
 use crate::fake::{Fake, HERE, Seen};
 use crate::settle;
@@ -158,7 +158,8 @@ async fn sa_t64_a_gid_with_the_default_prefix_is_the_ports() {
 #[tokio::test(start_paused = true)]
 async fn sa_t27_paths_that_were_not_asked_for_are_left_out() {
     let fake = Fake::new();
-    let changes: [fn(&mut PathRecord); 4] = [
+    let changes: [fn(&mut PathRecord); 5] = [
+        |path| path.sl = ServiceLevel::truncate(3),
         |path| path.dgid = HERE,
         |path| path.sgid = THERE,
         |path| path.pkey = PKey(0x8001),
@@ -168,7 +169,7 @@ async fn sa_t27_paths_that_were_not_asked_for_are_left_out() {
         let mut other = path(0xffff);
         change(&mut other);
         fake.with(|w| w.paths = vec![other, path(0xffff), other]);
-        let found = fake.client().path(THERE).p_key(0xffff).reversible(true).all().await.unwrap();
+        let found = fake.client().path(THERE).p_key(0xffff).sl(0).reversible(true).all().await.unwrap();
         assert_eq!(found, [path(0xffff)]);
     }
 }

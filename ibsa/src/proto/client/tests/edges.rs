@@ -77,3 +77,112 @@ fn a_window_of_one_stays_one() {
     }
     assert_eq!(window.limit(), 4);
 }
+
+/// Takes what goes out until a request fails; how often it was sent.
+fn sends_until_it_fails(client: &mut Client) -> usize {
+    let mut count = 0;
+    loop {
+        count += std::iter::from_fn(|| sent(client)).count();
+        if let Some(event) = client.poll_event() {
+            assert!(matches!(event, Event::Failed { error: QueryError::Silent(_), .. }), "{event:?}");
+            return count;
+        }
+        let at = client.poll_timeout().unwrap();
+        client.handle_timeout(at);
+    }
+}
+
+/// Silence of one SA is not held against another, and BUSY is an answer.
+#[test]
+fn sa_t31_tries_are_counted_from_the_last_answer_of_an_sa() {
+    let now = Instant::now();
+    let wanted = || Request { deadline: now + Duration::from_secs(10_000), ..node(Method::GET, now) };
+    for is_busy in [false, true] {
+        let mut client = client(now);
+        client.request(now, wanted()).unwrap();
+        for _ in 0..3 {
+            let at = client.poll_timeout().unwrap();
+            client.handle_timeout(at);
+        }
+        let last = std::iter::from_fn(|| sent(&mut client)).last().unwrap().0;
+        if is_busy {
+            client.handle(now, &source(SA), &answer(&last, MadStatus::BUSY, &[]));
+        } else {
+            client.set_sa(now, Some(address(Lid(7))), vec![PKey::DEFAULT]);
+        }
+        assert_eq!(sends_until_it_fails(&mut client), 5, "busy: {is_busy}");
+    }
+}
+
+#[test]
+fn sa_t31_rests_end_at_their_longest() {
+    let mut now = Instant::now();
+    let config = Config { max_busy_rest: Duration::from_secs(2), ..Config::default() };
+    let mut client = Client::new(config, [7; 32]);
+    client.set_sa(now, Some(address(SA)), vec![PKey::DEFAULT]);
+    let request = Request { deadline: now + Duration::from_secs(10_000), ..node(Method::GET, now) };
+    client.request(now, request).unwrap();
+    let mut rests = Vec::new();
+    for _ in 0..40 {
+        let (header, _) = sent(&mut client).unwrap();
+        client.handle(now, &source(SA), &answer(&header, MadStatus::BUSY, &[]));
+        let at = client.poll_timeout().unwrap();
+        rests.push((at - now).as_millis());
+        now = at;
+        client.handle_timeout(now);
+    }
+    assert!(rests[10..].iter().all(|rest| (2000..=2500).contains(rest)), "{rests:?}");
+    assert!(rests[10..].iter().any(|rest| *rest != 2000), "by chance a little longer");
+}
+
+/// A table takes no longer than its caller waits.
+#[test]
+fn sa_t55_a_deadline_ends_a_transfer() {
+    let now = Instant::now();
+    let mut client = client(now);
+    let limit = Duration::from_secs(5);
+    client.request(now, Request { deadline: now + limit, ..node(Method::GET_TABLE, now) }).unwrap();
+    let (header, _) = sent(&mut client).unwrap();
+    let header = SaHeader { mad: header.mad.response(MadStatus::OK), attribute_offset: 14, ..header };
+    let mut sa = Sender::new(header, vec![0; 1120], &client.config.rmpp).unwrap();
+    client.handle(now, &source(SA), &sa.poll_transmit(now).unwrap());
+    assert_eq!(client.poll_timeout(), Some(now + limit));
+    client.handle_timeout(now + limit);
+    assert_error(&failure(&mut client), &QueryError::Transfer(RmppError::TimedOut { segments: 1 }));
+}
+
+/// Of answered transfers no more than so many are remembered.
+#[test]
+fn sa_t42_finished_transfers_are_bounded() {
+    let now = Instant::now();
+    let config = Config { finished: 2, ..Config::default() };
+    let mut client = Client::new(config, [7; 32]);
+    client.set_sa(now, Some(address(SA)), vec![PKey::DEFAULT]);
+    let mut segments = Vec::new();
+    for _ in 0..3 {
+        client.request(now, node(Method::GET_TABLE, now)).unwrap();
+        let (header, _) = sent(&mut client).unwrap();
+        let header = SaHeader { mad: header.mad.response(MadStatus::OK), attribute_offset: 14, ..header };
+        let mut sa = Sender::new(header, vec![0; 112], &client.config.rmpp).unwrap();
+        segments.push(sa.poll_transmit(now).unwrap());
+        client.handle(now, &source(SA), segments.last().unwrap());
+        assert!(sent(&mut client).is_some() && told(&mut client).is_some());
+    }
+    for (segment, has_ack) in segments.iter().zip([false, true, true]) {
+        client.handle(now, &source(SA), segment);
+        assert_eq!(sent(&mut client).is_some(), has_ack);
+    }
+    assert_eq!(client.stats().dropped_stray, 1);
+}
+
+/// Only who asks for several paths is answered with another attribute than he asked for.
+#[test]
+fn sa_t11_no_other_question_is_answered_with_paths() {
+    let now = Instant::now();
+    let mut client = client(now);
+    client.request(now, node(Method::GET, now)).unwrap();
+    let (mut header, _) = sent(&mut client).unwrap();
+    header.mad.attribute = PathRecord::ATTRIBUTE;
+    client.handle(now, &source(SA), &answer(&header, MadStatus::OK, &node_data()));
+    assert_eq!((told(&mut client), client.stats().dropped_mismatch), (None, 1));
+}
