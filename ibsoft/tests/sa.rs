@@ -7,5 +7,7 @@ mod bounds;
 mod captured;
 #[path = "sa/net.rs"]
 mod net;
+#[path = "sa/rights.rs"]
+mod rights;
 #[path = "sa/rules.rs"]
 mod rules;

@@ -6,7 +6,7 @@ use ibsa::mad::{RmppHeader, RmppStatus, RmppType, SaHeader};
 use ibsa::record::{GuidInfoRecord, InformInfo, McMemberRecord, Notice, NoticeType, ServiceRecord};
 use ibsoft::manager::{SaConfig, SaMode, Topology};
 use ibwire::mad::{AttributeId, MadHeader, Method, MgmtClass};
-use ibwire::{Gid, Guid, Lid, Mtu, PKey, PacketLifeTime, QKey, Selector, TransactionId};
+use ibwire::{Gid, Guid, Lid, Mtu, PKey, PacketLifeTime, QKey, Selector, ServiceId, TransactionId};
 
 use crate::net::{TWO_SWITCHES, request, subnet};
 use crate::rules::{
@@ -180,6 +180,41 @@ fn the_tables_under_way_are_bounded_together() {
         };
         assert_eq!([4, 5].map(&mut ask), statuses, "{bytes} bytes");
     }
+}
+
+#[test]
+fn what_is_kept_is_bounded_by_its_number() {
+    let mut config = SaConfig::default();
+    (config.limits.groups, config.limits.services, config.limits.subscriptions) = (1, 1, 1);
+    let mut world = World::new(subnet(TWO_SWITCHES, 0), config);
+    let mut statuses = Vec::new();
+    for number in [7, 8, 7] {
+        let mgid: Gid = format!("ff15:a01b::{number}").parse().unwrap();
+        statuses.push(world.join(4, 2, FULL, CREATE, |record| record.mgid = mgid).0);
+        let service = ServiceRecord { service_id: ServiceId(number), ..registration(60) };
+        statuses.push(world.ask(4, SET, SERVICE, &service, 0x17).0);
+        statuses.push(world.ask(4, SET, 3, &InformInfo::trap(number as u16), 0).0);
+    }
+    assert_eq!(statuses, [0, 0, 0, 0x0100, 0x0100, 0x0100, 0, 0, 0], "the second of each");
+    assert_eq!(world.sa.counters().no_resources, 3);
+}
+
+#[test]
+fn what_waits_is_bounded_by_its_number() {
+    let mut config = SaConfig::default();
+    (config.limits.reports, config.limits.answers) = (1, 2);
+    let mut world = World::new(subnet(TWO_SWITCHES, 0), config);
+    for lid in [4, 5] {
+        assert_eq!(world.ask(lid, SET, 3, &InformInfo::trap(InformInfo::ANY), 0).0, 0);
+    }
+    world.sa.report(world.now, &Notice { is_generic: true, ..Notice::default() }, gid(4));
+    assert_eq!(std::iter::from_fn(|| world.sa.poll_transmit(world.now)).count(), 1);
+    assert_eq!(world.sa.counters().drop_reports, 1);
+    world.sa.set_mode(SaMode::Slow(Duration::from_secs(3600)));
+    for tid in 0..3 {
+        world.send(4, &request(GET, PATH, tid, &between(2, 1), 0xc));
+    }
+    assert_eq!(world.sa.counters().drop_overrun, 1);
 }
 
 #[test]

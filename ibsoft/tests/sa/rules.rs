@@ -28,7 +28,7 @@ pub(crate) fn gid(hca: u64) -> Gid {
 pub(crate) struct World {
     pub(crate) sa: Sa,
     pub(crate) now: Instant,
-    tid: u64,
+    pub(crate) tid: u64,
 }
 
 impl World {
