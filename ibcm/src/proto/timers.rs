@@ -202,4 +202,17 @@ mod tests {
             assert!(timers.queued <= 2 + SWEEP_FROM);
         }
     }
+
+    /// Also behind one that lives.
+    #[test]
+    fn dead_entries_behind_a_living_one_are_swept() {
+        let start = Instant::now();
+        let (mut timers, mut each) = (Timers::default(), [Timer::default(), Timer::default()]);
+        timers.start(&mut each[0], 0, start);
+        for n in 1..10_000u32 {
+            timers.start(&mut each[1], 1, start + Duration::from_millis(n.into()));
+            assert_eq!(timers.next(|slot| each.get(slot as usize)), Some(start));
+            assert!(timers.queued <= 4 + SWEEP_FROM, "{}", timers.queued);
+        }
+    }
 }

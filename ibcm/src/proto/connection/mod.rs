@@ -508,3 +508,35 @@ fn keep<const N: usize>(data: PrivateData<N>) -> Option<Box<PrivateData<N>>> {
 fn kept<const N: usize>(data: Option<&PrivateData<N>>) -> PrivateData<N> {
     data.copied().unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use ibdev::GlobalRoute;
+    use ibwire::{FlowLabel, Lid, Rate, ServiceLevel};
+
+    use super::*;
+
+    /// Without a GRH on both sides the LID decides, and one that is none says nothing.
+    #[test]
+    fn the_other_end_is_known_by_gid_or_lid() {
+        let grh = |gid: &str| {
+            let (flow_label, dgid) = (FlowLabel::default(), gid.parse().unwrap());
+            Some(GlobalRoute { dgid, sgid_index: 0, flow_label, hop_limit: 1, traffic_class: 0 })
+        };
+        let from = |slid, grh| {
+            let (sl, qpn) = (ServiceLevel::default(), Qpn::GSI);
+            MadSource { port: 1, slid: Lid(slid), sl, path_bits: 0, qpn, pkey_index: 0, grh }
+        };
+        let av = |dlid, grh| {
+            let (sl, rate) = (ServiceLevel::default(), Rate::PORT_CURRENT);
+            AddressVector { port: 1, dlid: Lid(dlid), sl, path_bits: 0, rate, grh }
+        };
+        assert!(is_at(&av(7, grh("fe80::7")), &from(8, grh("fe80::7"))));
+        assert!(!is_at(&av(7, grh("fe80::7")), &from(7, grh("fe80::8"))));
+        assert!(
+            is_at(&av(7, grh("fe80::7")), &from(7, None)) && is_at(&av(7, None), &from(7, grh("fe80::7")))
+        );
+        assert!(!is_at(&av(7, None), &from(8, None)));
+        assert!(!is_at(&av(0, grh("fe80::7")), &from(0, None)), "no LID is none that both have");
+    }
+}

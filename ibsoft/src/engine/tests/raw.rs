@@ -266,6 +266,22 @@ fn raw_t10_without_a_receive_a_packet_is_lost() {
     let counters = dut.engine.raw_counters(end.qpn).unwrap();
     assert_eq!((counters.no_receive, counters.received, counters.too_long), (1, 1, 0));
     assert_eq!(dut.engine.counters().drop_raw_no_receive, 1);
+    // It is told once.
+    dut.post_recv(end, 2, 64);
+    dut.arrive(&ether_frame(lrh(OWN), CHAT, b"received"));
+    assert_eq!(dut.completion(end).unwrap().raw.unwrap().lost_before, 0);
+}
+
+#[test]
+fn raw_t10_a_queue_pair_that_is_set_up_twice_gets_one_copy() {
+    let mut dut = Dut::new();
+    let end = dut.create(QpType::RawEtherType, 16);
+    dut.engine.modify(end.qpn, Transition::Init(INIT)).unwrap();
+    dut.engine.set_raw_filter(end.qpn, chat()).unwrap();
+    dut.ready(end);
+    (0..2).for_each(|id| dut.post_recv(end, id, 64));
+    dut.arrive(&ether_frame(lrh(OWN), CHAT, b"received"));
+    assert_eq!(dut.engine.cq_len(end.cq), 1);
 }
 
 #[test]
@@ -314,7 +330,9 @@ fn raw_t15_a_claimed_protocol_has_one_queue_pair() {
     }
     dut.engine.set_raw_filter(second.qpn, only(&[0x88b6])).unwrap();
     let ip = dut.create(QpType::RawIpv6, 16);
-    dut.engine.set_raw_filter(ip.qpn, only(&[58])).unwrap();
+    let third = dut.create(QpType::RawEtherType, 16);
+    dut.engine.set_raw_filter(third.qpn, RawFilter { exclusive: true, ..only(&[58]) }).unwrap();
+    dut.engine.set_raw_filter(ip.qpn, only(&[58])).unwrap(); // a number of another kind
     drop(dut.engine.destroy_qp(first.qpn));
     dut.engine.set_raw_filter(second.qpn, chat()).unwrap();
     let late = dut.engine.set_raw_filter(second.qpn, chat());

@@ -7,7 +7,7 @@ use ibdev::qp::QpType;
 use ibdev::{CompletionOp, DeviceEvent, MemoryKey, RawFilter, Status};
 use ibwire::raw::ether_frame;
 
-use super::super::EngineEvent;
+use super::super::{EngineEvent, QpCreate};
 use super::raw::{CHAT, Dut, End, OWN, ether, lrh};
 use super::*;
 
@@ -74,6 +74,26 @@ fn raw_t12_a_completion_queue_that_overflows_takes_the_queue_pair_along() {
     assert!(dut.engine.post_recv(end.qpn, &mut one(recv(9, 64))).is_ok());
     assert_eq!(endings(&mut dut, end), [], "nothing completes in a queue that has overflowed");
     assert_eq!(dut.engine.take_released().len(), 3);
+    drop(dut.engine.destroy_qp(end.qpn));
+}
+
+/// Of two completion queues the one that has room goes on.
+#[test]
+fn raw_t12_only_the_queue_that_overflows_fails() {
+    let mut dut = Dut::new();
+    let received = dut.engine.create_cq(1).unwrap();
+    let sent = dut.engine.create_cq(8).unwrap();
+    let mut create = QpCreate::new(QpType::RawEtherType, received, 8, 8);
+    create.send_cq = sent;
+    let end = End { qpn: dut.engine.create_qp(&create).unwrap(), cq: sent };
+    dut.engine.modify(end.qpn, Transition::Init(INIT)).unwrap();
+    dut.engine.set_raw_filter(end.qpn, RawFilter::default()).unwrap();
+    dut.ready(end);
+    (0..2).for_each(|id| dut.post_recv(end, id, 64));
+    (0..2).for_each(|_| arrive(&mut dut));
+    assert_eq!(device_events(&mut dut), [DeviceEvent::CqError(end.qpn)]);
+    dut.send(end, ether(0x20), b"12345678").unwrap();
+    assert_eq!(endings(&mut dut, end), [(1, CompletionOp::Send, Status::WR_FLUSH_ERR)]);
     drop(dut.engine.destroy_qp(end.qpn));
 }
 

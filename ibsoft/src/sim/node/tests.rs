@@ -184,6 +184,36 @@ fn an_m_key_protects() {
     assert_eq!((node.counters.drop_m_key, node.port(1).unwrap().info.m_key_violations), (1, 1));
     assert_eq!(port_info(&mut node, 1).m_key, 0, "it is not shown");
     assert!(matches!(node.handle_smp(Instant::now(), 1, Smp::by_lid(header, 9, &[])), Handled::Answer(_)));
+    // From 2 on it protects what is read, too.
+    let read = request(MgmtClass::SUBN_LID_ROUTED, Method::GET, attribute::NODE_INFO, 0);
+    assert!(matches!(node.handle_smp(Instant::now(), 1, Smp::by_lid(read, 0, &[])), Handled::Answer(_)));
+    node.configure(1, |port| port.info.m_key_protect_bits = 2);
+    assert_eq!(node.handle_smp(Instant::now(), 1, Smp::by_lid(read, 0, &[])), Handled::Done);
+    assert!(matches!(node.handle_smp(Instant::now(), 1, Smp::by_lid(read, 9, &[])), Handled::Answer(_)));
+}
+
+#[test]
+fn counts_of_violations_can_only_be_cleared() {
+    let mut node = hca();
+    node.configure(1, |port| port.info.m_key_violations = 3);
+    for (asked, is) in [(7, 3), (0, 0)] {
+        let info = PortInfo { port_physical_state: PortPhysicalState(0), ..port_info(&mut node, 1) };
+        let info = PortInfo { m_key_violations: asked, port_state: PortState(0), ..info };
+        let answer = ask(&mut node, 1, Method::SET, attribute::PORT_INFO, 1, &info.to_bytes());
+        assert_eq!(answer.header.status, MadStatus::OK);
+        assert_eq!(port_info(&mut node, 1).m_key_violations, is);
+    }
+}
+
+#[test]
+fn a_forwarding_table_does_not_end_behind_what_there_is() {
+    let mut node = switch();
+    let cap = node.forwarding.as_ref().unwrap().info.linear_fdb_cap;
+    for (linear_fdb_top, status) in [(cap - 1, MadStatus::OK), (cap, MadStatus::INVALID_FIELD)] {
+        let info = SwitchInfo { linear_fdb_top, ..SwitchInfo::default() };
+        let answer = ask(&mut node, 0, Method::SET, attribute::SWITCH_INFO, 0, &info.to_bytes());
+        assert_eq!(answer.header.status, status);
+    }
 }
 
 /// Takes a packet along: SM (port 0 of a switch), by its port 2 to a second switch, by its port 3 to an HCA.
@@ -218,6 +248,31 @@ fn a_directed_route_that_cannot_be_is_discarded() {
     let mut through_an_hca = Smp::directed(header, &[2, 3]);
     through_an_hca.step(None, true);
     assert_eq!(through_an_hca.step(Some(1), false), Step::Discard);
+    // A part by LID, there or back, is used by nobody.
+    for (at, back) in [(34, false), (32, true)] {
+        let mut mad = Smp::directed(header, &[2]).to_mad();
+        mad[at..at + 2].copy_from_slice(&[0, 7]);
+        let mut by_lid = Smp::parse(&mad).unwrap();
+        assert_eq!(by_lid.step(None, true), Step::Out(2));
+        let end = by_lid.step(Some(1), false);
+        if back {
+            assert_eq!(end, Step::Here);
+            let mut answer = by_lid.answer(MadStatus::OK);
+            assert_eq!(answer.step(None, false), Step::Out(1));
+            assert_eq!(answer.step(Some(2), true), Step::Discard);
+        } else {
+            assert_eq!(end, Step::Discard);
+        }
+    }
+    // An answer on its way back: from the node that gives it, then through switches.
+    let mut smp = Smp::directed(header, &[2, 3]);
+    smp.step(None, true);
+    smp.step(Some(1), true);
+    smp.step(Some(1), false);
+    let mut answer = smp.answer(MadStatus::OK);
+    assert_eq!(answer.step(Some(1), true), Step::Discard, "it has not begun yet");
+    assert_eq!(answer.step(None, false), Step::Out(1));
+    assert_eq!(answer.step(Some(1), false), Step::Discard, "through an HCA");
     for pointer in 0..=255u8 {
         for (count, back) in
             [(0, 0), (2, 0), (63, 0), (64, 0), (255, 0), (2, 1 << 15), (63, 1 << 15), (255, 1 << 15)]
@@ -256,6 +311,8 @@ fn a_trap_is_sent_until_it_is_heard() {
     assert_eq!(node.poll_timeout(), None);
 
     node.set_link(now, 3, true);
+    node.set_link(now, 3, false);
+    assert!(node.poll_trap(now).is_some() && node.poll_trap(now).is_none(), "one for both changes");
     let mut at = now;
     while let Some(due) = node.poll_timeout() {
         at = due;
