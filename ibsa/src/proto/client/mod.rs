@@ -271,14 +271,18 @@ impl Client {
                 one.state = State::Receiving(Box::new((receiver, *header)));
                 self.received(now, id, to, header, received);
             } else if let Received::Failed(_, Some(mad)) = received {
+                self.stats.dropped_segment += 1;
                 self.outbox.push_back(OutgoingMad { to, mad });
             }
             return;
         }
         if active {
             // An ABORT or STOP of a transfer whose first segment was lost; an ACK again of a request that was sent whole.
-            if matches!(header.rmpp.kind, RmppType::ABORT | RmppType::STOP) {
-                self.fail(id, QueryError::Transfer(RmppError::Aborted(header.rmpp.status)));
+            match header.rmpp.kind {
+                RmppType::ABORT | RmppType::STOP => {
+                    self.fail(id, QueryError::Transfer(RmppError::Aborted(header.rmpp.status)));
+                }
+                _ => self.stats.dropped_stray += 1,
             }
             return;
         }
@@ -404,10 +408,10 @@ impl Client {
         let Some(one) = self.remove(id) else { return };
         let effort = one.effort(now);
         if let (State::Receiving(transfer), Some(tid)) = (one.state, one.tid) {
-            if self.finished.len() >= self.config.finished {
+            self.finished.push_back((tid, transfer.0));
+            if self.finished.len() > self.config.finished {
                 self.finished.pop_front();
             }
-            self.finished.push_back((tid, transfer.0));
         }
         self.window.answered();
         self.stats.answered += 1;

@@ -24,9 +24,11 @@ pub struct Stats {
     pub dropped_report: u64,
     /// Dropped: of another class version, or no SA MAD at all.
     pub dropped_version: u64,
-    /// Dropped: answers to no request that is under way, or from somebody else than was asked.
+    /// Dropped: answers to no request that is under way, or from somebody else than was asked; acknowledgements of what is
+    /// acknowledged.
     pub dropped_stray: u64,
-    /// Dropped: segments of answers that were there already or beyond the window. Those that were acknowledged are so again.
+    /// Dropped: segments of answers that were there already or beyond the window, of which those that were acknowledged are so
+    /// again; first ones that break a rule.
     pub dropped_segment: u64,
     /// Dropped: answers about something else than was asked.
     pub dropped_mismatch: u64,

@@ -1,7 +1,8 @@
 //! Transactions, one rule at a time.
 
+mod any_mads;
 mod edges;
-mod many;
+mod simulation;
 
 use std::time::{Duration, Instant};
 
