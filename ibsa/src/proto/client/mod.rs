@@ -407,7 +407,10 @@ impl Client {
     fn done(&mut self, now: Instant, id: RequestId, header: SaHeader, data: Vec<u8>, complete: bool) {
         let Some(one) = self.remove(id) else { return };
         let effort = one.effort(now);
-        if let (State::Receiving(transfer), Some(tid)) = (one.state, one.tid) {
+        // One that a whole answer has overtaken is not remembered: it holds what came of it.
+        if let (State::Receiving(transfer), Some(tid)) = (one.state, one.tid)
+            && transfer.0.is_finished()
+        {
             self.finished.push_back((tid, transfer.0));
             if self.finished.len() > self.config.finished {
                 self.finished.pop_front();

@@ -567,3 +567,17 @@ fn what_cannot_be_asked_is_refused() {
     assert!(matches!(Request::new(Method::GET, template, now), Err(invalid) if invalid.limit == 15));
     assert_eq!((client.pending(), client.stats().requests), (0, 0));
 }
+
+#[test]
+fn a_whole_answer_in_the_middle_of_a_transfer_leaves_nothing_of_it() {
+    let now = Instant::now();
+    let mut client = client(now);
+    client.request(now, node(Method::GET_TABLE, now)).unwrap();
+    let (request, _) = sent(&mut client).unwrap();
+    let header = SaHeader { mad: request.mad.response(MadStatus::OK), attribute_offset: 14, ..request };
+    let mut sa = Sender::new(header, vec![0; 1120], &client.config.rmpp).unwrap();
+    client.handle(now, &source(SA), &sa.poll_transmit(now).unwrap());
+    client.handle(now, &source(SA), &answer(&header, MadStatus::OK, &node_data()));
+    assert!(matches!(client.poll_event(), Some(Event::Answered { answer, .. }) if !answer.complete));
+    assert!(client.finished.is_empty() && client.poll_timeout().is_none());
+}

@@ -56,8 +56,7 @@ impl Plan {
             requests: rng.random_range(1..20),
             patience: if calm { Duration::from_secs(60) } else { 50 * MS },
         };
-        let mut config = Config::default();
-        config.window = rng.random_range(1..=16);
+        let mut config = Config { window: rng.random_range(1..=16), ..Config::default() };
         config.rmpp.window = rng.random_range(1..=64);
         if !calm {
             config.queue = rng.random_range(1..=20);

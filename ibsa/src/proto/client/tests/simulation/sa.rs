@@ -216,7 +216,7 @@ fn spoil(mad: &mut Mad, rng: &mut ChaCha8Rng) {
         3 => rmpp.flags ^= RmppHeader::FIRST,
         4 => (rmpp.flags, rmpp.length_or_window) = (rmpp.flags | RmppHeader::LAST, rng.random_range(0..20)),
         5 => {
-            (rmpp.flags, rmpp.length_or_window) = (rmpp.flags | RmppHeader::LAST, rng.random_range(221..999))
+            (rmpp.flags, rmpp.length_or_window) = (rmpp.flags | RmppHeader::LAST, rng.random_range(221..999));
         }
         6 => (rmpp.kind, rmpp.status) = (RmppType::ABORT, RmppStatus(rng.random_range(118..=127))),
         _ => (rmpp.kind, rmpp.status) = (RmppType::STOP, RmppStatus::RESOURCES_EXHAUSTED),
