@@ -13,6 +13,8 @@ pub struct Routing {
     switches: Vec<NodeId>,
     /// The number of each node that is a switch.
     number: Vec<Option<usize>>,
+    /// The links of each switch to other switches: its port, and the number of the other one.
+    neighbours: Vec<Vec<(u8, usize)>>,
     /// Hops from one switch to another.
     hops: Vec<Vec<u16>>,
 }
@@ -28,30 +30,31 @@ impl Routing {
             topology.nodes.iter().enumerate().filter(is_switch).map(|(id, _)| id).collect();
         let mut number = vec![None; topology.nodes.len()];
         switches.iter().enumerate().for_each(|(at, node)| number[*node] = Some(at));
-        let neighbours: Vec<Vec<usize>> = switches
+        let neighbours: Vec<Vec<(u8, usize)>> = switches
             .iter()
-            .map(|node| links(topology, *node).filter_map(|(_, peer)| number[peer.node]).collect())
+            .map(|node| {
+                links(topology, *node).filter_map(|(port, peer)| Some((port, number[peer.node]?))).collect()
+            })
             .collect();
         let hops = (0..switches.len()).map(|from| distances(&neighbours, from)).collect();
-        Self { switches, number, hops }
+        Self { switches, number, neighbours, hops }
     }
 
-    /// The ports of a switch by which the way to another switch is shortest.
-    fn nearest(&self, topology: &Topology, from: NodeId, to: NodeId) -> Vec<u8> {
-        let Some((a, b)) = self.number[from].zip(self.number[to]) else { return Vec::new() };
-        let here = self.hops[a][b];
-        let is_nearer = |peer: PortAt| self.number[peer.node].is_some_and(|peer| self.hops[peer][b] < here);
-        links(topology, from).filter(|(_, peer)| is_nearer(*peer)).map(|(port, _)| port).collect()
+    /// The ports of a switch by which the way to another switch is shortest, both by number.
+    fn nearest(&self, from: usize, to: usize) -> impl Iterator<Item = u8> {
+        let here = self.hops[from][to];
+        let is_nearer = move |peer: usize| self.hops[peer][to] < here;
+        self.neighbours[from].iter().filter(move |(_, peer)| is_nearer(*peer)).map(|(port, _)| *port)
     }
 }
 
 /// Hops from one switch to all.
-fn distances(neighbours: &[Vec<usize>], from: usize) -> Vec<u16> {
+fn distances(neighbours: &[Vec<(u8, usize)>], from: usize) -> Vec<u16> {
     let mut hops = vec![Routing::UNREACHABLE; neighbours.len()];
     hops[from] = 0;
     let mut next = VecDeque::from([from]);
     while let Some(here) = next.pop_front() {
-        for &peer in &neighbours[here] {
+        for &(_, peer) in &neighbours[here] {
             if hops[peer] == Routing::UNREACHABLE {
                 hops[peer] = hops[here] + 1;
                 next.push_back(peer);
@@ -82,27 +85,12 @@ fn targets(topology: &Topology, routing: &Routing) -> Vec<PortAt> {
     switches.iter().flat_map(|node| hosts(*node)).chain(own).collect()
 }
 
-/// How a switch can send to an end port.
-struct Way {
+/// A port that is routed to: its LIDs, the switch that it is at by number, and the port there; 0 is the switch itself.
+struct Target {
     base: Lid,
     lids: u16,
-    is_host: bool,
-    /// Its ports on shortest ways.
-    ports: Vec<u8>,
-}
-
-impl Way {
-    fn new(topology: &Topology, routing: &Routing, node: NodeId, to: PortAt) -> Option<Self> {
-        let port = topology.port(to).filter(|port| port.info.lid.is_unicast())?;
-        let is_host = !topology.nodes[to.node].is_switch();
-        let ports = match port.peer.filter(|_| is_host) {
-            None if to.node == node => vec![0],
-            None => routing.nearest(topology, node, to.node),
-            Some(peer) if peer.node == node => vec![peer.port],
-            Some(peer) => routing.nearest(topology, node, peer.node),
-        };
-        Some(Self { base: port.info.lid, lids: port.lids(), is_host, ports })
-    }
+    switch: usize,
+    port: u8,
 }
 
 /// Fills the linear forwarding tables: towards each LID the port on a shortest way that has the fewest LIDs of hosts so far,
@@ -110,30 +98,39 @@ impl Way {
 /// neighbour if it can, or else another port.
 pub fn route(topology: &mut Topology) -> Routing {
     let routing = Routing::new(topology);
-    let targets = targets(topology, &routing);
+    let target = |at: PortAt| {
+        let port = topology.port(at).filter(|port| port.info.lid.is_unicast())?;
+        let leaf = if topology.nodes[at.node].is_switch() { at } else { port.peer? };
+        let switch = routing.number[leaf.node]?;
+        Some(Target { base: port.info.lid, lids: port.lids(), switch, port: leaf.port })
+    };
+    let targets: Vec<_> = targets(topology, &routing).into_iter().filter_map(target).collect();
     let top = topology.highest_lid();
-    for &node in &routing.switches {
+    for (number, &node) in routing.switches.iter().enumerate() {
         let ports = topology.nodes[node].ports.keys().next_back().copied().unwrap_or(0);
+        let ways: Vec<Vec<u8>> =
+            (0..routing.switches.len()).map(|to| routing.nearest(number, to).collect()).collect();
         let mut load = vec![0u32; usize::from(ports) + 1];
         let mut linear = vec![Switch::NO_PORT; usize::from(top.0) + 1];
-        let ways: Vec<Way> =
-            targets.iter().filter_map(|at| Way::new(topology, &routing, node, *at)).collect();
         let peers: Vec<Option<NodeId>> =
             (0..=ports).map(|port| Some(topology.port(PortAt { node, port })?.peer?.node)).collect();
-        let mut taken: Vec<Vec<u8>> = vec![Vec::new(); ways.len()];
-        let most = ways.iter().map(|way| way.lids).max().unwrap_or(0);
-        for number in 0..most {
-            for (way, taken) in ways.iter().zip(&mut taken).filter(|(way, _)| number < way.lids) {
+        let mut taken: Vec<Vec<u8>> = vec![Vec::new(); targets.len()];
+        let most = targets.iter().map(|target| target.lids).max().unwrap_or(0);
+        for lid in 0..most {
+            for (target, taken) in targets.iter().zip(&mut taken).filter(|(target, _)| lid < target.lids) {
+                let Target { base, switch, port, .. } = target;
+                let candidates =
+                    if *switch == number { std::slice::from_ref(port) } else { &ways[*switch][..] };
                 let weight = |port: &u8| {
                     let peer = peers[usize::from(*port)];
                     let by_peer = taken.iter().filter(|taken| peers[usize::from(**taken)] == peer).count();
                     let by_port = taken.iter().filter(|taken| *taken == port).count();
                     (by_peer, by_port, load[usize::from(*port)])
                 };
-                let Some(port) = way.ports.iter().copied().min_by_key(weight) else { continue };
-                taken.push(port);
-                load[usize::from(port)] += u32::from(way.is_host);
-                linear[usize::from(way.base.0 + number)] = port;
+                let Some(out) = candidates.iter().copied().min_by_key(weight) else { continue };
+                taken.push(out);
+                load[usize::from(out)] += u32::from(*port != 0);
+                linear[usize::from(base.0 + lid)] = out;
             }
         }
         if let Some(switch) = &mut topology.nodes[node].switch {
@@ -170,8 +167,8 @@ impl MulticastTree {
         for leaf in leaves {
             let mut here = leaf;
             while here != root {
-                let (node, target) = (routing.switches[here], routing.switches[root]);
-                let Some(&out) = routing.nearest(topology, node, target).first() else { break };
+                let node = routing.switches[here];
+                let Some(out) = routing.nearest(here, root).next() else { break };
                 let Some(peer) = topology.port(PortAt { node, port: out }).and_then(|port| port.peer) else {
                     break;
                 };

@@ -182,60 +182,56 @@ impl Topology {
         }
     }
 
-    /// Gives every end port that has no LID of its own the next free ones, 2^`lmc` of them (one at a switch). LIDs that are
-    /// there stay if they are possible and no other port has them. `first`, where the subnet manager is, comes first, then
-    /// the others by the bytes of their GUID from the last to the first, which is OpenSM's order.
+    /// Gives every end port that has no LID of its own 2^`lmc` of them (one at a switch): those that `known` has for it, or the
+    /// next free ones, from `from` on and behind the last from 1 on. LIDs that are there stay if they are possible and no
+    /// other port has them; those that are known for others are given only if there are no more. `first`, where the subnet
+    /// manager is, comes first, then the others by the bytes of their GUID from the last to the first, which is OpenSM's
+    /// order. What was given is known from then on.
     ///
     /// # Errors
     /// The number of ports that are left without a LID, if there are not enough.
-    pub fn assign_lids(&mut self, first: Option<PortAt>, lmc: u8) -> Result<(), usize> {
+    pub fn assign_lids(
+        &mut self,
+        first: Option<PortAt>,
+        lmc: u8,
+        known: &mut BTreeMap<Guid, Lid>,
+        from: Lid,
+    ) -> Result<(), usize> {
         let mut order: Vec<_> = self.end_ports().map(|(at, port)| (at, port.guid())).collect();
         order.sort_by_key(|(at, guid)| (Some(*at) != first, guid.0.swap_bytes()));
-        let mut taken = vec![false; usize::from(Self::LAST_LID) + 1];
-        taken[0] = true;
-        let mut lacking = Vec::new();
-        for (at, _) in order {
-            let lmc = if at.port == 0 { 0 } else { lmc & 7 };
-            let Some(port) = self.port_mut(at) else { continue };
-            port.info.lmc = lmc;
-            let range = usize::from(port.info.lid.0)..usize::from(port.info.lid.0) + (1 << lmc);
-            let aligned = range.start % (1 << lmc) == 0;
-            match taken.get_mut(range) {
-                Some(lids) if aligned && !lids.contains(&true) => lids.fill(true),
-                _ => lacking.push((at, lmc)),
-            }
-        }
-        // What is left out for the sake of alignment is taken when there is nothing else.
-        let (mut without, mut next, mut again) = (0, 0, [0; 8]);
-        for (at, lmc) in lacking {
-            let (step, again) = (1usize << lmc, &mut again[usize::from(lmc)]);
-            let free = |from: usize| {
-                let mut bases = (from.next_multiple_of(step)..taken.len()).step_by(step);
-                bases.find(|base| taken.get(*base..base + step).is_some_and(|lids| !lids.contains(&true)))
-            };
-            let base = match free(next) {
-                Some(base) => {
-                    next = base + step;
-                    Some(base)
+        let mut lids = Lids::new(from);
+        for lacking in [false, true] {
+            for (at, guid) in &order {
+                let lmc = if at.port == 0 { 0 } else { lmc & 7 };
+                let Some(port) = self.port_mut(*at) else { continue };
+                port.info.lmc = lmc;
+                let wanted =
+                    if lacking { known.get(guid).copied().unwrap_or_default() } else { port.info.lid };
+                if lids.take(wanted, lmc) {
+                    port.info.lid = wanted;
+                    lids.given.insert(*at);
                 }
-                None => {
-                    let base = free(*again);
-                    *again = base.map_or(taken.len(), |base| base + step);
-                    base
-                }
-            };
-            let Some(port) = self.port_mut(at) else { continue };
-            match base {
-                Some(base) => {
-                    port.info.lid = Lid(base as u16);
-                    taken[base..base + step].fill(true);
-                }
-                None => {
+                if !lacking && !lids.given.contains(at) {
                     port.info.lid = Lid::NONE;
-                    without += 1;
                 }
             }
+            order.retain(|(at, _)| !lids.given.contains(at));
         }
+        for lid in known.values() {
+            lids.reserve(*lid);
+        }
+        let mut without = 0;
+        for (at, _) in order {
+            let Some(port) = self.port_mut(at) else { continue };
+            match lids.find(port.info.lmc) {
+                Some(lid) => port.info.lid = lid,
+                None => without += 1,
+            }
+        }
+        if known.len() > usize::from(Self::LAST_LID) {
+            known.clear();
+        }
+        known.extend(self.end_ports().map(|(_, port)| (port.guid(), port.info.lid)));
         self.index();
         if without == 0 { Ok(()) } else { Err(without) }
     }
@@ -327,6 +323,68 @@ impl Topology {
             way.push(here);
         }
         None
+    }
+}
+
+/// Which LIDs are free.
+struct Lids {
+    taken: Vec<bool>,
+    reserved: Vec<bool>,
+    /// Where the search goes on.
+    next: usize,
+    /// Where it goes on among what was left out before, for the sake of alignment or of others, by LMC.
+    again: [[usize; 8]; 2],
+    /// The ports that have theirs.
+    given: BTreeSet<PortAt>,
+}
+
+impl Lids {
+    fn new(from: Lid) -> Self {
+        let none = vec![false; usize::from(Topology::LAST_LID) + 1];
+        let (mut taken, given) = (none.clone(), BTreeSet::new());
+        taken[0] = true;
+        Self { taken, reserved: none, next: usize::from(from.0), again: [[0; 8]; 2], given }
+    }
+
+    /// Whether these LIDs were free and possible, and are taken now.
+    fn take(&mut self, base: Lid, lmc: u8) -> bool {
+        let base = usize::from(base.0);
+        match self.taken.get_mut(base..base + (1 << lmc)) {
+            Some(lids) if base % (1 << lmc) == 0 && !lids.contains(&true) => lids.fill(true),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Someone who is not there has had this LID.
+    fn reserve(&mut self, lid: Lid) {
+        if let Some(reserved) = self.reserved.get_mut(usize::from(lid.0)) {
+            *reserved = true;
+        }
+    }
+
+    /// The next free ones.
+    fn find(&mut self, lmc: u8) -> Option<Lid> {
+        let (step, lmc) = (1 << lmc, usize::from(lmc));
+        let search = |from: usize, spares: bool| {
+            let mut bases = (from.next_multiple_of(step)..self.taken.len()).step_by(step);
+            bases.find(|base| {
+                let is_free =
+                    |lids: &Vec<bool>| lids.get(*base..base + step).is_some_and(|lids| !lids.contains(&true));
+                is_free(&self.taken) && (!spares || is_free(&self.reserved))
+            })
+        };
+        let (found, goes_on) = match search(self.next, true) {
+            Some(base) => (Some(base), &mut self.next),
+            None => match search(self.again[0][lmc], true) {
+                Some(base) => (Some(base), &mut self.again[0][lmc]),
+                None => (search(self.again[1][lmc], false), &mut self.again[1][lmc]),
+            },
+        };
+        *goes_on = found.map_or(self.taken.len(), |base| base + step);
+        let base = found?;
+        self.taken[base..base + step].fill(true);
+        Some(Lid(base as u16))
     }
 }
 

@@ -1,18 +1,16 @@
 //! Building a subnet.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
-
 use ibdev::{DeviceError, PortTables};
 use ibwire::{Guid, Mtu, PKey, Rate};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
-use tokio::time::Sleep;
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
+use super::at_once::Orders;
 use super::driver;
 use super::fabric::{Fabric, Link, PortId};
 use super::link::{SimLink, Wires};
@@ -20,7 +18,7 @@ use super::node::{Node, PortShape};
 use super::subnet::{Inner, Subnet};
 use crate::device::{Core, SoftDevice};
 use crate::engine::{Config, Engine, PortConfig, device_attr};
-use crate::manager::{SmConfig, SubnetManager};
+use crate::manager::Topology;
 
 /// A subnet to be built: awaited, it becomes a [`Subnet`] on the current tokio runtime, and is up.
 ///
@@ -42,8 +40,6 @@ pub struct BuildSubnet {
     managed: bool,
     seed: u64,
     refused: Option<DeviceError>,
-    /// The subnet while its manager does the first sweep, and when to look again.
-    settling: Option<(Subnet, Pin<Box<Sleep>>)>,
 }
 
 #[derive(Debug)]
@@ -85,7 +81,6 @@ impl BuildSubnet {
             managed: false,
             seed: 0,
             refused: None,
-            settling: None,
         }
     }
 
@@ -197,9 +192,10 @@ impl BuildSubnet {
         self
     }
 
-    /// Each subnet, and each rail, has a subnet manager with subnet administration on its first switch, as a real one: it sweeps,
-    /// writes what the ports are to be, and answers the SA's queries. The subnet is up when the first sweep is over. Without
-    /// it LIDs, routes and partitions are there from the start, and nobody answers as the SA.
+    /// Each subnet, and each rail, has a subnet manager with subnet administration on its first switch, as a real one: when
+    /// something changes it sweeps by packets that take their time and may get lost, and it answers the SA's queries. Its
+    /// first sweep is over when the subnet is there. Without it the same is done at once whenever something changes, and
+    /// nobody answers as the SA.
     pub fn managed(mut self) -> Self {
         self.managed = true;
         self
@@ -253,13 +249,14 @@ impl BuildSubnet {
         let engines: Vec<[u8; 32]> = (0..hcas).map(|_| seeds.random()).collect();
         let mut fabric = Fabric::new(nodes, &ends, seeds.random(), start);
         fabric.timed = self.timed;
-        if self.managed {
-            self.attach_managers(&mut fabric, start);
-        } else if fabric.assign_lids(self.lmc) {
-            fabric.plan();
-        } else {
-            let (value, limit) = (u64::from(Fabric::FIRST_MLID), u64::from(Fabric::FIRST_MLID) - 1);
-            return Err(DeviceError::Limit { what: "LIDs", value, limit });
+        fabric.orders = self.orders();
+        let lacking = match self.managed {
+            true => fabric.start_managers(start)?,
+            false => fabric.configure_at_once(start),
+        };
+        if lacking > 0 {
+            let limit = u64::from(Topology::LAST_LID);
+            return Err(DeviceError::Limit { what: "LIDs", value: limit + lacking, limit });
         }
         // The engines are made with what the ports are now.
         while fabric.take_configured().is_some() {}
@@ -270,28 +267,17 @@ impl BuildSubnet {
             let link = SimLink::new(wires.clone(), hca, seeds.random());
             SoftDevice::new(Arc::new(Core::new(Engine::new(config), Box::new(link), start)))
         };
-        let devices = configs.into_iter().enumerate().map(device).collect();
-        let inner = Arc::new(Inner::new(self.seed, wires.clone(), devices));
+        let devices: Vec<_> = configs.into_iter().enumerate().map(device).collect();
+        let inner = Arc::new(Inner::new(self.seed, wires.clone(), devices, seeds));
         runtime.spawn(driver::run(Arc::downgrade(&inner)));
         Ok(Subnet(inner))
     }
 
-    /// Puts a manager on the first switch of each subnet.
-    fn attach_managers(&self, fabric: &mut Fabric, now: Instant) {
-        let mut p_keys = BTreeMap::new();
-        for (spec, node) in self.nodes.iter().zip(&fabric.nodes).filter(|(spec, _)| !spec.is_switch) {
-            let keys = spec.pkeys.clone().unwrap_or_else(|| vec![PKey::DEFAULT]);
-            let guids = node.numbers().filter_map(|port| node.port(port)?.guids.first().copied());
-            p_keys.extend(guids.map(|guid| (guid, keys.clone())));
-        }
-        let mut subnets = BTreeSet::new();
-        for switch in (0..fabric.nodes.len()).filter(|node| self.nodes[*node].is_switch) {
-            if subnets.insert(fabric.subnet_of(PortId { node: switch, port: 0 })) {
-                let mut config = SmConfig::new(fabric.nodes[switch].guid);
-                (config.lmc, config.p_keys) = (self.lmc, p_keys.clone());
-                fabric.attach(now, switch, Box::new(SubnetManager::new(config)));
-            }
-        }
+    /// What managers are told.
+    fn orders(&self) -> Orders {
+        let p_keys =
+            self.nodes.iter().enumerate().filter_map(|(node, spec)| Some((node, spec.pkeys.clone()?)));
+        Orders { lmc: self.lmc, p_keys: p_keys.collect() }
     }
 
     fn check_names(&self) -> Result<(), DeviceError> {
@@ -376,16 +362,7 @@ impl BuildSubnet {
             }
             let with_guid =
                 ports.map(|shape| PortShape { guid: Guid(guid.0 + u64::from(shape.number)), ..shape });
-            let mut hca = Node::hca(spec.name.clone(), guid, with_guid);
-            if let Some(pkeys) = &spec.pkeys {
-                for number in hca.numbers() {
-                    hca.configure(number, |port| {
-                        port.pkeys.fill(PKey(0));
-                        port.pkeys[..pkeys.len()].copy_from_slice(pkeys);
-                    });
-                }
-            }
-            hca
+            Node::hca(spec.name.clone(), guid, with_guid)
         };
         self.nodes.iter().zip(shapes).enumerate().map(make).collect()
     }
@@ -400,7 +377,7 @@ impl NodeSpec {
 /// Raw QPs of each type on a port.
 const RAW_QPS: u32 = 256;
 
-fn engine_config(node: &Node, seed: [u8; 32]) -> Config {
+pub(super) fn engine_config(node: &Node, seed: [u8; 32]) -> Config {
     let ports = node.numbers().filter_map(|number| {
         let PortTables { attr, gids, pkeys } = node.port(number)?.tables(number);
         Some(PortConfig { attr, gids, pkeys })
@@ -413,24 +390,7 @@ fn engine_config(node: &Node, seed: [u8; 32]) -> Config {
 impl Future for BuildSubnet {
     type Output = Result<Subnet, DeviceError>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if self.settling.is_none() {
-            let subnet = self.build()?;
-            if !self.managed {
-                return Poll::Ready(Ok(subnet));
-            }
-            self.settling = Some((subnet, Box::pin(tokio::time::sleep(LOOK))));
-        }
-        let Some((subnet, pause)) = &mut self.settling else { return Poll::Pending };
-        while pause.as_mut().poll(cx).is_ready() {
-            if subnet.0.wires.fabric().is_settled() {
-                return Poll::Ready(Ok(subnet.clone()));
-            }
-            pause.as_mut().reset(tokio::time::Instant::now() + LOOK);
-        }
-        Poll::Pending
+    fn poll(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Poll::Ready(self.build())
     }
 }
-
-/// How often it is looked whether the first sweep is over.
-const LOOK: Duration = Duration::from_millis(1);

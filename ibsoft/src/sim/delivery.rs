@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use ibdev::MAD_LEN;
-use ibsa::record::PortCapabilities;
 use ibwire::mad::MadStatus;
 use ibwire::packet::{Bth, Deth, Grh, Lrh, NextHeader, Opcode, TransportPacket, link_frame};
 use ibwire::{FlowLabel, Gid, Lid, PKey, Psn, QKey, Qpn, ServiceLevel};
@@ -21,22 +20,6 @@ use super::way::{Hop, Way};
 const MANAGEMENT_VL: u8 = 15;
 /// Most links on a way.
 const MOST_HOPS: usize = 64;
-
-impl Fabric {
-    /// Puts a manager on a switch: from now on it is managers that configure the subnet.
-    pub(super) fn attach(&mut self, now: Instant, node: usize, manager: Box<dyn Manager>) {
-        self.managed = true;
-        self.managers.insert(node, manager);
-        self.nodes[node].set_capabilities(now, 0, |info| info.capability_mask |= PortCapabilities::SM);
-        self.changed(node);
-        self.set_timer(Owner::Manager(node), Some(now));
-    }
-
-    /// Whether all managers have the subnet as they want it.
-    pub(super) fn is_settled(&self) -> bool {
-        self.managers.values().all(|manager| manager.is_settled())
-    }
-}
 
 impl Fabric {
     pub(super) fn manager_timeout(&mut self, now: Instant, node: usize) {
@@ -99,7 +82,7 @@ impl Fabric {
     }
 
     /// The port where a management packet comes in at last.
-    fn smp_way(&self, from: PortId, to: Lid, smp: &mut Smp) -> Result<(PortId, Arc<[Hop]>), Fate> {
+    pub(super) fn smp_way(&self, from: PortId, to: Lid, smp: &mut Smp) -> Result<(PortId, Arc<[Hop]>), Fate> {
         let mut hops = Vec::new();
         let (mut at, mut entered) = (from, None);
         while hops.len() < MOST_HOPS {

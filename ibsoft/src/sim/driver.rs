@@ -81,8 +81,9 @@ impl Inner {
     fn happen(&self, due: Instant, event: Event) {
         match event {
             Event::Timer { hca } => {
-                self.devices[hca].0.drive(due, |engine, now| engine.handle_timeout(now));
+                self.device(hca).0.drive(due, |engine, now| engine.handle_timeout(now));
             }
+            Event::Mishap => self.mishaps(due),
             Event::Configured(configured) => self.configure(due, configured),
             Event::Arrival { to, frame } => {
                 let PortId { node: hca, port } = to;
@@ -90,7 +91,7 @@ impl Inner {
                 if let Err(error) = content {
                     self.wires.fabric().count_damaged(to, error);
                 }
-                self.devices[hca].0.drive(due, |engine, now| match content {
+                self.device(hca).0.drive(due, |engine, now| match content {
                     Ok(Content::Transport(net, transport)) => {
                         engine.handle_packet(now, port, &net, &frame[transport]);
                     }
@@ -112,7 +113,7 @@ impl Inner {
 
     fn configure(&self, now: Instant, configured: Configured) {
         let Configured { hca, tables, reregister } = configured;
-        self.devices[hca].0.drive(now, |engine, _| {
+        self.device(hca).0.drive(now, |engine, _| {
             let port = tables.attr.number;
             engine.set_port(tables.attr);
             if engine.gids(port) != tables.gids {

@@ -7,15 +7,18 @@ use std::time::Instant;
 use bytes::Bytes;
 use ibdev::PortTables;
 use ibsa::record::PortState;
-use ibwire::{Gid, Lid, Mtu, PacketLifeTime, PathRecord, Rate};
+use ibwire::{Gid, Guid, Lid, Mtu, Rate};
 
+use super::at_once::Orders;
 use super::counters::FabricCounters;
 use super::faults::FaultDice;
 use super::frame::FrameError;
 use super::management::Manager;
+use super::mishaps::Mishaps;
 use super::node::{Change, Node, Smp};
 use super::trace::{Fate, Passage, Trace};
 use super::way::{Hop, Label, Way};
+use crate::manager::{SaMode, SmConfig, SubnetManager};
 
 /// A port of the subnet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,6 +38,8 @@ pub(super) enum Event {
     Timer { hca: usize },
     /// A port of an HCA was configured.
     Configured(Configured),
+    /// Something happens by chance.
+    Mishap,
 }
 
 /// What an HCA learns of one of its ports.
@@ -55,6 +60,8 @@ pub(super) enum Owner {
     Agent(usize),
     /// The manager on a node.
     Manager(usize),
+    /// What happens by chance.
+    Mishaps,
 }
 
 /// A cable.
@@ -67,6 +74,7 @@ pub(super) struct Fabric {
     pub nodes: Vec<Node>,
     pub removed: Vec<bool>,
     pub dice: FaultDice,
+    pub mishaps: Mishaps,
     pub trace: Trace,
     pub counters: FabricCounters,
     /// Whether packets take their time on each link.
@@ -74,6 +82,18 @@ pub(super) struct Fabric {
     /// Whether a manager configures the subnet.
     pub managed: bool,
     pub managers: BTreeMap<usize, Box<dyn Manager>>,
+    /// Those that configure it at once if it has none, and where they are.
+    pub operators: Vec<(PortId, SubnetManager)>,
+    /// What all of them are told.
+    pub orders: Orders,
+    /// The LIDs that ports were given without managers.
+    pub lids: BTreeMap<Guid, Lid>,
+    /// How subnet administration behaves.
+    pub sa_mode: SaMode,
+    /// How many managers were started by hand.
+    pub started: u64,
+    /// How the managers are set up that run on switches which are out.
+    pub out: BTreeMap<usize, SmConfig>,
     /// The other end of each port's cable, by node and port.
     peers: Vec<Vec<Option<PortId>>>,
     /// Ports that were taken down by hand.
@@ -83,14 +103,14 @@ pub(super) struct Fabric {
     /// Which ports are connected with each other at all, by node and port.
     subnets: Vec<Vec<usize>>,
     /// The ports with a GID.
-    gids: BTreeMap<Gid, Vec<PortId>>,
-    gids_are_old: bool,
+    pub gids: BTreeMap<Gid, Vec<PortId>>,
+    pub gids_are_old: bool,
     /// The LID of each multicast group of a subnet without a manager.
     pub mlids: BTreeMap<(usize, Gid), Lid>,
     /// The ports that take what is sent to a group's LID, each with the addresses for which it does.
     pub members: BTreeMap<(usize, Lid), BTreeSet<(PortId, Gid)>>,
-    /// Pairs of groups that do not reach each other.
-    cuts: Vec<(BTreeSet<usize>, BTreeSet<usize>)>,
+    /// Pairs of groups that do not reach each other, each with a number; those that were made by hand have 0.
+    cuts: Vec<(u64, BTreeSet<usize>, BTreeSet<usize>)>,
     flying: BTreeMap<(Instant, u64), Flight>,
     flights: u64,
     /// How many packets are under way to each port.
@@ -136,11 +156,18 @@ impl Fabric {
             subnets: nodes.iter().map(|node| vec![usize::MAX; by_port(node)]).collect(),
             nodes,
             dice: FaultDice::new(seed),
+            mishaps: Mishaps::new(seed),
             trace: Trace::new(start),
             counters: FabricCounters::default(),
             timed: false,
             managed: false,
             managers: BTreeMap::new(),
+            operators: Vec::new(),
+            orders: Orders::default(),
+            lids: BTreeMap::new(),
+            sa_mode: SaMode::Normal,
+            started: 0,
+            out: BTreeMap::new(),
             unplugged: BTreeSet::new(),
             gids: BTreeMap::new(),
             gids_are_old: true,
@@ -249,7 +276,7 @@ impl Fabric {
         if self.removed[to.node] {
             return Some(Fate::Removed);
         }
-        let cut = self.cuts.iter().any(|(a, b)| {
+        let cut = self.cuts.iter().any(|(_, a, b)| {
             a.contains(&from.node) && b.contains(&to.node) || b.contains(&from.node) && a.contains(&to.node)
         });
         cut.then_some(Fate::Partitioned)
@@ -280,9 +307,12 @@ impl Fabric {
         *heading_to += 1;
         let at = way.at + travel.delay;
         let in_order = self.last_arrival.get(&(from, to)).map_or(at, |last| at.max(*last));
+        let is_smp = matches!(cargo, Cargo::Smp { .. });
         let arrival = match travel.held {
-            Some(held) => in_order + held,
-            None => {
+            Some(held) if !is_smp => in_order + held,
+            held => {
+                // The VL of management packets keeps their order: those behind one that is held back wait with it.
+                let in_order = in_order + held.unwrap_or_default();
                 // What is there already is overtaken by nothing.
                 if in_order > now {
                     self.last_arrival.insert((from, to), in_order);
@@ -345,6 +375,7 @@ impl Fabric {
                         Owner::Hca(hca) => return Some((due, Event::Timer { hca })),
                         Owner::Agent(node) => self.agent_timeout(due, node),
                         Owner::Manager(node) => self.manager_timeout(due, node),
+                        Owner::Mishaps => return Some((due, Event::Mishap)),
                     }
                 }
             }
@@ -392,8 +423,13 @@ impl Fabric {
     }
 
     /// No packet passes between the two groups from now on, in either direction.
-    pub(super) fn partition(&mut self, a: BTreeSet<usize>, b: BTreeSet<usize>) {
-        self.cuts.push((a, b));
+    pub(super) fn partition(&mut self, number: u64, a: BTreeSet<usize>, b: BTreeSet<usize>) {
+        self.cuts.push((number, a, b));
+    }
+
+    /// Takes one partition back.
+    pub(super) fn heal_one(&mut self, number: u64) {
+        self.cuts.retain(|(other, ..)| *other != number);
     }
 
     /// Takes all partitions back.
@@ -409,7 +445,6 @@ impl Fabric {
             self.unplugged.insert(id);
         }
         self.refresh_link(now, id);
-        self.plan();
     }
 
     /// A link is up if both its ends are there, plugged in and not switched off.
@@ -474,143 +509,10 @@ impl Fabric {
         self.configured.pop_front()
     }
 
-    /// Gives a port another GID, or says why not.
-    pub(super) fn set_gid(&mut self, id: PortId, gid: Gid) -> Result<(), &'static str> {
-        self.learn_gids();
-        if self.gids.get(&gid).is_some_and(|ports| ports.iter().any(|other| *other != id)) {
-            return Err("another port of the subnet has that GID");
-        }
-        if self.nodes[id.node].port(id.port).is_none() {
-            return Err("the HCA has no such port");
-        }
-        self.nodes[id.node].configure(id.port, |port| {
-            port.info.gid_prefix = gid.prefix();
-            port.guids[0] = ibwire::Guid(gid.interface_id());
-        });
-        self.changed(id.node);
-        Ok(())
-    }
-
-    /// Takes a node out.
-    pub(super) fn remove(&mut self, now: Instant, node: usize) {
-        self.removed[node] = true;
-        for owner in [Owner::Hca(node), Owner::Agent(node), Owner::Manager(node)] {
-            self.set_timer(owner, None);
-        }
-        self.refresh_links(now, node);
-    }
-
-    /// Puts a switch back that was taken out.
-    pub(super) fn put_back(&mut self, now: Instant, node: usize) {
-        self.removed[node] = false;
-        self.refresh_links(now, node);
-    }
-
-    fn refresh_links(&mut self, now: Instant, node: usize) {
-        for port in 1..=self.nodes[node].port_count() {
-            self.refresh_link(now, PortId { node, port });
-        }
-        self.plan();
-    }
-
-    fn learn_gids(&mut self) {
-        if !std::mem::take(&mut self.gids_are_old) {
-            return;
-        }
-        self.gids.clear();
-        for (node, state) in self.nodes.iter().enumerate().filter(|(_, node)| !node.is_switch()) {
-            for port in 1..=state.port_count() {
-                let own = state.port(port);
-                let gids =
-                    own.into_iter().flat_map(|own| (0..own.guids.len()).filter_map(|index| own.gid(index)));
-                for gid in gids {
-                    self.gids.entry(gid).or_default().push(PortId { node, port });
-                }
-            }
-        }
-    }
-
-    /// The path from a port to a GID, if they are connected at all. Whether packets pass at the moment does not matter.
-    pub(super) fn path(&mut self, from: PortId, dgid: Gid) -> Option<PathRecord> {
-        self.learn_gids();
-        let own = self.nodes[from.node].port(from.port).filter(|_| from.port > 0)?;
-        let (sgid, slid) = (own.gid(0)?, own.info.lid);
-        let subnet = self.subnet_of(from);
-        if dgid.is_multicast() {
-            // Where there is an SA it alone makes groups.
-            if self.managed {
-                return None;
-            }
-            let (mtu, rate) = (own.info.neighbor_mtu, own.rate);
-            let dlid = self.mlid(subnet, dgid)?;
-            let record = PathRecord::exact(sgid, dgid, mtu, rate, Self::LIFE_TIME);
-            // Packets to groups always have a GRH.
-            return Some(PathRecord { slid, dlid, hop_limit: Self::GROUP_HOPS, ..record });
-        }
-        let to = self.gids.get(&dgid)?.iter().find(|to| self.subnet_of(**to) == subnet)?;
-        let dlid = self.nodes[to.node].port(to.port)?.info.lid;
-        let outs = self.route(from, dlid);
-        let ports = outs.iter().filter_map(|out| self.nodes[out.node].port(out.port));
-        let (mut mtu, mut rate) = (own.info.neighbor_mtu, own.rate);
-        for port in ports {
-            mtu = Mtu(mtu.0.min(port.info.neighbor_mtu.0));
-            rate = [rate, port.rate].into_iter().min_by_key(|rate| rate.mbps())?;
-        }
-        let record = PathRecord::exact(sgid, dgid, mtu, rate, Self::LIFE_TIME);
-        Some(PathRecord { slid, dlid, ..record })
-    }
-
-    /// The LID of a group, made with the first who asks.
-    fn mlid(&mut self, subnet: usize, mgid: Gid) -> Option<Lid> {
-        let next = u16::try_from(self.mlids.len()).ok().and_then(|n| Self::FIRST_MLID.checked_add(n));
-        match self.mlids.get(&(subnet, mgid)) {
-            Some(mlid) => Some(*mlid),
-            None => {
-                let mlid = Lid(next.filter(|mlid| *mlid <= Self::LAST_MLID)?);
-                self.mlids.insert((subnet, mgid), mlid);
-                Some(mlid)
-            }
-        }
-    }
-
-    /// The port takes what is sent to the group from now on. That it gets there is the manager's affair if there is one.
-    pub(super) fn join(&mut self, id: PortId, mgid: Gid, mlid: Lid) {
-        let subnet = self.subnet_of(id);
-        self.members.entry((subnet, mlid)).or_default().insert((id, mgid));
-        self.plan_group(subnet, mlid);
-    }
-
-    /// No more.
-    pub(super) fn leave(&mut self, id: PortId, mgid: Gid, mlid: Lid) {
-        let subnet = self.subnet_of(id);
-        if let Some(members) = self.members.get_mut(&(subnet, mlid)) {
-            members.remove(&(id, mgid));
-            self.plan_group(subnet, mlid);
-        }
-    }
-
-    /// Whether a port itself is to get what it sends to a group.
-    pub(super) fn is_member(&self, id: PortId, dlid: Lid) -> bool {
-        dlid.is_multicast()
-            && self
-                .members
-                .get(&(self.subnet_of(id), dlid))
-                .is_some_and(|members| members.iter().any(|(member, _)| *member == id))
-    }
-
-    /// LIDs of multicast groups.
-    pub(super) const FIRST_MLID: u16 = 0xc000;
-    const LAST_MLID: u16 = 0xfffe;
-    /// Hop limit of packets to groups.
-    const GROUP_HOPS: u8 = 64;
-
     /// MTU of every port, unless its link has another one.
     pub(super) const MTU: Mtu = Mtu::B4096;
     /// Rate of every port, unless its link has another one.
     pub(super) const RATE: Rate = Rate::GBPS_100;
-    /// 268 ms, so that packets that a fault holds back are not taken for lost.
-    const LIFE_TIME: PacketLifeTime = PacketLifeTime::truncate(16);
-
     /// A port's name: the node's, and the number if there are several.
     pub(super) fn name(&self, id: PortId) -> String {
         let node = &self.nodes[id.node];

@@ -87,6 +87,8 @@ fn send(fabric: &mut Fabric, engine: &mut Engine, now: Instant, hca: usize, tran
 pub(super) struct SimLink {
     wires: Arc<Wires>,
     hca: usize,
+    /// The HCA is gone: another one may be in its place.
+    is_closed: bool,
     transport: Vec<u8>,
     /// For the layers above.
     seeds: ChaCha8Rng,
@@ -94,7 +96,7 @@ pub(super) struct SimLink {
 
 impl SimLink {
     pub(super) fn new(wires: Arc<Wires>, hca: usize, seed: u64) -> Self {
-        Self { wires, hca, transport: Vec::new(), seeds: ChaCha8Rng::seed_from_u64(seed) }
+        Self { wires, hca, is_closed: false, transport: Vec::new(), seeds: ChaCha8Rng::seed_from_u64(seed) }
     }
 }
 
@@ -111,6 +113,7 @@ impl Link for SimLink {
     }
 
     fn close(&mut self, engine: &mut Engine, now: Instant) {
+        self.is_closed = true;
         let mut fabric = self.wires.fabric();
         send(&mut fabric, engine, now, self.hca, &mut self.transport);
         let due = fabric.next_due();
@@ -123,7 +126,8 @@ impl Link for SimLink {
     }
 
     fn resolve(&self, port: u8, dgid: Gid) -> Option<PathRecord> {
-        self.wires.fabric().path(PortId { node: self.hca, port }, dgid)
+        let from = PortId { node: self.hca, port };
+        (!self.is_closed).then(|| self.wires.fabric().path(from, dgid)).flatten()
     }
 
     fn join(&mut self, _core: &Arc<Core>, group: PortGroup) -> Result<(), DeviceError> {
@@ -132,6 +136,9 @@ impl Link for SimLink {
     }
 
     fn leave(&mut self, group: PortGroup) {
+        if self.is_closed {
+            return;
+        }
         self.wires.fabric().leave(PortId { node: self.hca, port: group.port }, group.mgid, group.mlid);
     }
 

@@ -10,6 +10,8 @@ use std::time::Instant;
 use ibdev::MAD_LEN;
 use ibwire::{Gid, Lid, PKey, Qpn, ServiceLevel};
 
+use crate::manager::SubnetManager;
+
 /// A MAD and the other end of its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ManagerMad {
@@ -43,6 +45,8 @@ pub(crate) trait Manager: fmt::Debug + Send {
     fn poll_transmit(&mut self, now: Instant) -> Option<ManagerMad>;
     /// When to call [`handle_timeout`](Self::handle_timeout); `None` for never.
     fn poll_timeout(&self) -> Option<Instant>;
-    /// Whether the subnet is as it wants it.
-    fn is_settled(&self) -> bool;
+    /// The subnet manager that it is.
+    fn sm(&self) -> Option<&SubnetManager>;
+    /// The same, to be told something. Its timer is due after that.
+    fn sm_mut(&mut self) -> Option<&mut SubnetManager>;
 }

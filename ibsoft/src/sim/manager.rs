@@ -35,8 +35,12 @@ impl Manager for SubnetManager {
         SubnetManager::poll_timeout(self)
     }
 
-    fn is_settled(&self) -> bool {
-        SubnetManager::is_settled(self)
+    fn sm(&self) -> Option<&SubnetManager> {
+        Some(self)
+    }
+
+    fn sm_mut(&mut self) -> Option<&mut SubnetManager> {
+        Some(self)
     }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! A [`Subnet`] lives on the tokio runtime that it is built on, without threads, sockets or globals, so that tests
 //! run in parallel. Each of its devices is a [`SoftDevice`](crate::SoftDevice) with the same engine as over UDP; its
-//! packets are built and checked down to both CRCs. LIDs and paths are there from the start,
-//! without a subnet manager, unless it is asked for one ([`BuildSubnet::managed`]): then there is subnet administration, too.
+//! packets are built and checked down to both CRCs. LIDs, routes and partitions are a subnet manager's work. Unless a subnet
+//! is built with one ([`BuildSubnet::managed`]), that is done unseen and at once, whenever something changes; with one there
+//! are its packets and its subnet administration, too, and it can be killed, started anew and doubled ([`Subnet::sm`]).
 //!
 //! Under a paused clock (`#[tokio::test(start_paused = true)]`) its time is virtual: minutes of timeouts take
 //! milliseconds. The seed decides every fault, QP number and PSN; on a runtime with one thread the same seed and
@@ -29,6 +30,7 @@
 //! # }
 //! ```
 
+mod at_once;
 mod builder;
 mod counters;
 mod delivery;
@@ -36,18 +38,24 @@ mod driver;
 mod fabric;
 mod faults;
 mod frame;
+mod groups;
 mod link;
 mod management;
 mod manager;
+mod managers;
+mod mishaps;
 mod node;
-mod plan;
+mod paths;
 mod probe;
 mod quiet;
+mod removal;
 mod subnet;
 mod trace;
 mod way;
 
 pub use builder::BuildSubnet;
+pub use managers::{NotSettled, SaBehaviour, Sm};
+pub use mishaps::Mishap;
 pub use probe::{Held, Probe};
 pub use quiet::NotQuiet;
 pub use subnet::{Faults, Subnet};

@@ -72,7 +72,7 @@ impl Subnet {
     }
 
     fn held(&self) -> Vec<Held> {
-        let mut held: Vec<_> = self.0.devices.iter().flat_map(|device| device.0.held()).collect();
+        let mut held: Vec<_> = self.0.devices().flat_map(|device| device.0.held()).collect();
         let under_way = self.0.wires.fabric().under_way();
         if under_way > 0 {
             held.push(Held { what: format!("{under_way} packets under way"), ends: true });

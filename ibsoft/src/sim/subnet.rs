@@ -4,15 +4,19 @@ use std::collections::BTreeSet;
 use std::io;
 use std::ops::RangeInclusive;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ibwire::Gid;
+use rand::RngExt;
+use rand::distr::{Distribution, StandardUniform};
+use rand::rngs::ChaCha8Rng;
 
 use super::builder::BuildSubnet;
-use super::fabric::PortId;
+use super::fabric::{Fabric, PortId};
 use super::faults::FaultRates;
 use super::link::Wires;
+use super::node::AgentCounters;
 use crate::device::SoftDevice;
 
 /// HCAs and the wires between them, all in this process and on the clock of its tokio runtime: under a paused clock
@@ -31,13 +35,40 @@ pub struct Subnet(pub(super) Arc<Inner>);
 pub(super) struct Inner {
     seed: u64,
     pub wires: Arc<Wires>,
-    /// In the order of the nodes.
-    pub devices: Vec<SoftDevice>,
+    /// In the order of the nodes. One that comes back is another device.
+    devices: Vec<Mutex<SoftDevice>>,
+    /// For the devices that come back.
+    seeds: Mutex<ChaCha8Rng>,
 }
 
 impl Inner {
-    pub(super) fn new(seed: u64, wires: Arc<Wires>, devices: Vec<SoftDevice>) -> Self {
-        Self { seed, wires, devices }
+    pub(super) fn new(seed: u64, wires: Arc<Wires>, devices: Vec<SoftDevice>, seeds: ChaCha8Rng) -> Self {
+        let devices = devices.into_iter().map(Mutex::new).collect();
+        Self { seed, wires, devices, seeds: Mutex::new(seeds) }
+    }
+
+    pub(super) fn device(&self, hca: usize) -> SoftDevice {
+        self.devices[hca].lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn hcas(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// Draws something for a device that comes back.
+    pub(super) fn draw<T>(&self) -> T
+    where
+        StandardUniform: Distribution<T>,
+    {
+        self.seeds.lock().unwrap_or_else(PoisonError::into_inner).random()
+    }
+
+    pub(super) fn set_device(&self, hca: usize, device: SoftDevice) {
+        *self.devices[hca].lock().unwrap_or_else(PoisonError::into_inner) = device;
+    }
+
+    pub(super) fn devices(&self) -> impl Iterator<Item = SoftDevice> {
+        (0..self.devices.len()).map(|hca| self.device(hca))
     }
 }
 
@@ -88,7 +119,7 @@ impl Subnet {
     /// # Panics
     /// If there is none.
     pub fn device(&self, name: &str) -> SoftDevice {
-        self.0.devices[self.hca(name)].clone()
+        self.0.device(self.hca(name))
     }
 
     /// The seed that it was built with.
@@ -101,14 +132,15 @@ impl Subnet {
         Faults(self.clone())
     }
 
-    /// From now on nothing passes between the HCAs of the two groups, in either direction; what is under way is lost.
+    /// From now on nothing passes between the HCAs and switches of the two groups, in either direction; what is under way is
+    /// lost. It is where packets begin and end that counts, not where they pass: of a switch that is its subnet manager.
     ///
     /// # Panics
-    /// If there is no HCA of one of the names.
+    /// If there is no HCA or switch of one of the names.
     pub fn partition(&self, a: &[&str], b: &[&str]) {
-        let group = |names: &[&str]| names.iter().map(|name| self.hca(name)).collect::<BTreeSet<_>>();
+        let group = |names: &[&str]| names.iter().map(|name| self.node(name)).collect::<BTreeSet<_>>();
         let (a, b) = (group(a), group(b));
-        self.0.wires.fabric().partition(a, b);
+        self.0.wires.fabric().partition(0, a, b);
     }
 
     /// Ends all partitions.
@@ -150,21 +182,17 @@ impl Subnet {
 
     fn set_links(&self, name: &str, port: Option<u8>, up: bool) {
         let node = self.node(name);
-        let now = tokio::time::Instant::now().into_std();
-        {
-            let mut fabric = self.0.wires.fabric();
+        self.change(|fabric, now| {
             let all = 1..=fabric.nodes[node].port_count();
             for port in all.filter(|number| port.is_none_or(|port| port == *number)) {
                 fabric.set_plugged(now, PortId { node, port }, up);
             }
-        }
-        self.settle(now);
+        });
     }
 
-    /// Lets HCAs learn what has changed, and the driver see to what is due now.
-    fn settle(&self, now: Instant) {
-        self.0.configure_all(now);
-        self.0.wires.wake_driver();
+    /// Changes something now.
+    pub(super) fn change<R>(&self, change: impl FnOnce(&mut Fabric, Instant) -> R) -> R {
+        self.0.change(tokio::time::Instant::now().into_std(), change)
     }
 
     /// Gives a port, numbered from 1, another GID, as a subnet manager does with another prefix: the HCA reports that, and
@@ -174,47 +202,10 @@ impl Subnet {
     /// If there is no HCA of that name, it has no such port, or another port has that GID.
     pub fn set_gid(&self, name: &str, port: u8, gid: Gid) {
         let node = self.hca(name);
-        let set = self.0.wires.fabric().set_gid(PortId { node, port }, gid);
+        let set = self.change(|fabric, _| fabric.set_gid(PortId { node, port }, gid));
         if let Err(why) = set {
             panic!("port {port} of {name:?}, GID {gid}: {why}");
         }
-        self.settle(tokio::time::Instant::now().into_std());
-    }
-
-    /// Takes an HCA out for good: its posted work is flushed, all calls on it answer
-    /// [`DeviceError::Gone`](ibdev::DeviceError::Gone).
-    ///
-    /// # Panics
-    /// If there is no HCA of that name.
-    pub fn remove(&self, name: &str) {
-        let hca = self.hca(name);
-        self.0.devices[hca].0.remove();
-        self.remove_node(hca);
-    }
-
-    /// Takes a switch out, as if its power failed: all its links go down, and packets find other ways if there are some.
-    ///
-    /// # Panics
-    /// If there is no switch of that name.
-    pub fn remove_switch(&self, name: &str) {
-        self.remove_node(self.switch(name));
-    }
-
-    /// Puts a switch back that was taken out.
-    ///
-    /// # Panics
-    /// If there is no switch of that name.
-    pub fn put_switch_back(&self, name: &str) {
-        let now = tokio::time::Instant::now().into_std();
-        let node = self.switch(name);
-        self.0.wires.fabric().put_back(now, node);
-        self.settle(now);
-    }
-
-    fn remove_node(&self, node: usize) {
-        let now = tokio::time::Instant::now().into_std();
-        self.0.wires.fabric().remove(now, node);
-        self.settle(now);
     }
 
     /// Writes the last packets, up to 65,536 of them or 32 MiB, to a file for Wireshark, native InfiniBand from the LRH
@@ -249,18 +240,20 @@ impl Subnet {
         self.0.log()
     }
 
-    /// What became of all packets since the subnet was built, by name.
+    /// What became of all packets since the subnet was built, by name, and of those that nodes' management agents took.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.0.wires.fabric().counters.named().to_vec()
+        let fabric = self.0.wires.fabric();
+        let agents = fabric.nodes.iter().fold(AgentCounters::default(), |all, node| all.and(node.counters));
+        fabric.counters.named().into_iter().chain(agents.named()).collect()
     }
 
     /// The index of an HCA.
-    fn hca(&self, name: &str) -> usize {
+    pub(super) fn hca(&self, name: &str) -> usize {
         self.find("HCA", name, |switch| !switch)
     }
 
     /// The index of a switch.
-    fn switch(&self, name: &str) -> usize {
+    pub(super) fn switch(&self, name: &str) -> usize {
         self.find("switch", name, |switch| switch)
     }
 
@@ -284,11 +277,23 @@ impl Subnet {
 }
 
 impl Inner {
+    /// Changes something, lets the subnet be configured anew and HCAs learn what has changed, and the driver see to what is
+    /// due.
+    pub(super) fn change<R>(&self, now: Instant, change: impl FnOnce(&mut Fabric, Instant) -> R) -> R {
+        let result = {
+            let mut fabric = self.wires.fabric();
+            let result = change(&mut fabric, now);
+            fabric.configure_at_once(now);
+            result
+        };
+        self.configure_all(now);
+        self.wires.wake_driver();
+        result
+    }
+
     /// Takes all HCAs away.
     pub(super) fn remove_all(&self) {
-        for device in &self.devices {
-            device.0.remove();
-        }
+        self.devices().for_each(|device| device.0.remove());
     }
 
     fn log(&self) -> Vec<String> {
@@ -316,7 +321,7 @@ impl Drop for Inner {
 
 /// Sets what goes wrong between the ports of a subnet, from now on and for each packet by itself.
 #[derive(Debug, Clone)]
-pub struct Faults(Subnet);
+pub struct Faults(pub(super) Subnet);
 
 impl Faults {
     /// The share of packets that are lost, 0.0..=1.0.
@@ -358,8 +363,9 @@ impl Faults {
         self.set(|rates| rates.delay = range)
     }
 
-    /// Nothing goes wrong any more.
+    /// Nothing goes wrong any more, and what [happens](Self::happen) ends. Partitions and what else was done by hand stay.
     pub fn clear(self) -> Self {
+        self.end_mishaps();
         self.set(|rates| *rates = FaultRates::default())
     }
 

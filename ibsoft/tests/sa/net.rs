@@ -43,7 +43,7 @@ Hca 2 "Hca4"
 pub(crate) fn subnet(file: &str, lmc: u8) -> Topology {
     let mut topology = unmanaged(file);
     let sm = topology.end_ports().map(|(at, _)| at).find(|at| at.port != 0);
-    topology.assign_lids(sm, lmc).unwrap();
+    topology.assign_lids(sm, lmc, &mut Default::default(), Lid(1)).unwrap();
     let sm = &mut topology.port_mut(sm.unwrap()).unwrap().info;
     sm.capability_mask |= PortCapabilities::SM;
     let sm_lid = sm.lid;

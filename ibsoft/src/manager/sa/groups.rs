@@ -129,6 +129,11 @@ pub struct GroupTree {
 }
 
 impl Sa {
+    /// The LID of a group, if there is one with this address.
+    pub fn mlid(&self, mgid: Gid) -> Option<Lid> {
+        self.groups.get(mgid).map(|group| group.common.mlid)
+    }
+
     /// The multicast LIDs whose members have changed since the last call: their trees are due.
     pub fn take_changed_groups(&mut self) -> Vec<GroupTree> {
         let changed = std::mem::take(&mut self.groups.changed);

@@ -7,7 +7,7 @@ use ibwire::mad::Method;
 use ibwire::{Lid, Mtu, PKey, TimeCode};
 
 use super::smp::attribute;
-use super::{Phase, Purpose, SubnetManager};
+use super::{Phase, Purpose, SmConfig, SubnetManager};
 use crate::manager::routing::route;
 use crate::manager::topology::{PortAt, Switch, Topology};
 
@@ -22,12 +22,14 @@ impl SubnetManager {
     /// Gives LIDs, computes routes, and writes both. Ports are not in service before that is done.
     pub(super) fn configure(&mut self, mut topology: Topology) {
         topology.index();
+        let found: Vec<(PortAt, PortInfo)> =
+            topology.end_ports().map(|(at, port)| (at, port.info.clone())).collect();
         let own = topology.at_guid(self.config.guid);
         let is_new_master = self.reregister;
         for node in &mut topology.nodes {
             if let Some(switch) = &mut node.switch {
                 switch.info.life_time = self.config.sa.life_time.time_code();
-                switch.info.port_state_change = false;
+                self.is_said |= std::mem::take(&mut switch.info.port_state_change);
             }
             for port in node.ports.values_mut() {
                 if is_new_master && !self.config.keep_lids {
@@ -38,10 +40,12 @@ impl SubnetManager {
                 }
             }
         }
-        if let Err(lacking) = topology.assign_lids(own, self.config.lmc) {
+        let SmConfig { lmc, first_lid, lids, .. } = &mut self.config;
+        if let Err(lacking) = topology.assign_lids(own, *lmc, lids, *first_lid) {
             self.counters.lids_lacking += lacking as u64;
         }
-        let sm_lid = own.and_then(|own| topology.port(own)).map_or(Lid::NONE, |port| port.info.lid);
+        let sm = own.and_then(|own| topology.port(own)).filter(|_| self.config.stays);
+        let sm_lid = sm.map_or(Lid::NONE, |port| port.info.lid);
         let links: Vec<_> = topology
             .nodes
             .iter()
@@ -60,21 +64,30 @@ impl SubnetManager {
                 port.info.hoq_life = if leads_to_switch { HOQ_LIFE } else { LEAF_HOQ_LIFE };
             }
         }
-        let ends: Vec<PortAt> = topology.end_ports().map(|(at, _)| at).collect();
-        for at in ends {
-            let Some(port) = topology.port_mut(at) else { continue };
+        for (at, _) in &found {
+            let Some(port) = topology.port_mut(*at) else { continue };
             port.info.master_sm_lid = sm_lid;
-            port.info.gid_prefix = self.config.sa.prefix;
+            if self.config.stays {
+                port.info.gid_prefix = self.config.sa.prefix;
+            }
             port.info.subnet_timeout = self.config.subnet_timeout;
         }
-        route(&mut topology);
+        self.routing = Some(route(&mut topology));
+        self.doubt_trees();
         self.write_tables(&topology);
-        for (at, port) in topology.end_ports() {
-            let asks = self.reregister
+        for (at, found) in found {
+            let Some(port) = topology.port(at) else { continue };
+            let before = self.sa.topology().at_guid(port.guid()).and_then(|at| self.sa.topology().port(at));
+            let p_keys = before.map_or(0, |before| before.p_keys.len()).max(port.p_keys.len());
+            // A port that was not there before may have registered what subnet administration has forgotten.
+            let asks = (self.reregister || before.is_none())
+                && self.config.stays
                 && port.info.capability_mask.contains(PortCapabilities::CLIENT_REREGISTRATION);
             let info = PortInfo { client_reregister: asks, ..port.info.clone() };
-            self.write_port(&topology, at, &info, PortState(0));
-            self.write_p_keys(at, &port.p_keys);
+            if info != found {
+                self.write_port(&topology, at, &info, PortState(0));
+            }
+            self.write_p_keys(at, &port.p_keys, p_keys);
         }
         self.phase = Phase::Configure(Box::new(topology));
     }
@@ -97,7 +110,8 @@ impl SubnetManager {
                     Purpose::Write,
                 );
             }
-            let info = SwitchInfo { port_state_change: true, ..switch.info.clone() };
+            // What has changed since the ports were looked at stays said.
+            let info = SwitchInfo { port_state_change: false, ..switch.info.clone() };
             self.ask(Method::SET, attribute::SWITCH_INFO, 0, &path, &info.to_bytes(), Purpose::Write);
         }
     }
@@ -121,9 +135,11 @@ impl SubnetManager {
         self.ask(Method::SET, attribute::PORT_INFO, modifier, &path, &info.to_bytes(), Purpose::Write);
     }
 
-    fn write_p_keys(&mut self, at: PortAt, p_keys: &[PKey]) {
+    /// Writes the P_Keys of a port, and nothing behind them where there were `before`.
+    fn write_p_keys(&mut self, at: PortAt, p_keys: &[PKey], before: usize) {
         let Some(path) = self.paths.get(&at).cloned() else { return };
-        for (block, keys) in p_keys.chunks(P_KEY_BLOCK).enumerate() {
+        for block in 0..before.div_ceil(P_KEY_BLOCK) {
+            let keys = p_keys.iter().skip(block * P_KEY_BLOCK);
             let mut data = [0; 2 * P_KEY_BLOCK];
             for (out, key) in data.chunks_exact_mut(2).zip(keys) {
                 out.copy_from_slice(&key.0.to_be_bytes());
@@ -169,18 +185,35 @@ impl SubnetManager {
         }
         self.sa.set_managers(self.manager_records(&topology));
         self.sa.set_topology(now, topology);
-        self.next = Some(now + self.config.sweep);
+        self.partial = if self.is_partial { self.partial.saturating_add(1) } else { 0 };
+        self.next = (self.config.stays || self.is_partial).then(|| now + self.pause());
+        if std::mem::take(&mut self.is_said) && self.config.stays {
+            // What has changed while there was no master is to be looked at by one.
+            self.next = Some(now + self.config.again);
+        }
     }
 
-    /// Looks whether a switch has changed.
+    /// Looks whether a switch has changed, and is as it was told: another manager may have been master meanwhile.
     pub(super) fn look(&mut self) {
         self.counters.light_sweeps += 1;
         self.phase = Phase::Look;
         let switches: Vec<_> =
-            self.paths.iter().filter(|(at, _)| at.port == 0).map(|(_, path)| path.clone()).collect();
-        for path in switches {
+            self.paths.iter().filter(|(at, _)| at.port == 0).map(|(at, path)| (*at, path.clone())).collect();
+        for (at, path) in switches {
             self.ask(Method::GET, attribute::SWITCH_INFO, 0, &path, &[], Purpose::Look);
+            self.ask(Method::GET, attribute::PORT_INFO, 0, &path, &[], Purpose::Compare(at));
         }
+        self.watch();
+    }
+
+    /// The port of a switch has answered.
+    pub(super) fn compared(&mut self, at: PortAt, data: &[u8]) {
+        let known = self.sa.topology().port(at).map(|port| &port.info);
+        let is_same = PortInfo::parse(data)
+            .ok()
+            .zip(known)
+            .is_some_and(|(is, known)| (is.lid, is.master_sm_lid) == (known.lid, known.master_sm_lid));
+        self.is_stale |= !is_same;
     }
 
     /// A switch has answered.

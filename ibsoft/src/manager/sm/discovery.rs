@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use ibsa::proto::rmpp::Mad;
 use ibsa::record::{
-    Layout, NodeInfo, NodeType, PortCapabilities, PortInfo, PortPhysicalState, SmInfoRecord, SwitchInfo, Text,
+    Layout, NodeInfo, NodeType, PortCapabilities, PortInfo, PortPhysicalState, SmInfoRecord, SmState,
+    SwitchInfo, Text,
 };
 use ibwire::Guid;
 use ibwire::mad::Method;
@@ -28,8 +29,7 @@ impl SubnetManager {
     /// Begins a sweep at the manager's own node.
     pub(super) fn discover(&mut self) {
         self.counters.heavy_sweeps += 1;
-        self.is_stale = false;
-        self.next = None;
+        (self.is_stale, self.is_partial, self.next) = (false, false, None);
         let topology = Topology::new(self.config.sa.prefix);
         let (by_guid, paths) = (BTreeMap::new(), BTreeMap::new());
         self.phase = Phase::Discover(Box::new(Discovery { topology, by_guid, paths, rivals: Vec::new() }));
@@ -56,9 +56,17 @@ impl SubnetManager {
             }
             Purpose::SwitchInfo(node) => {
                 let Ok(info) = SwitchInfo::parse(data) else { return };
-                if let Some(node) = found.topology.nodes.get_mut(node) {
-                    node.switch = Some(Switch { info, ..Switch::default() });
+                // One that is not master yet leaves the bit to who is.
+                if info.port_state_change && self.state == SmState::MASTER {
+                    let (id, method) = (attribute::SWITCH_INFO, Method::SET);
+                    self.ask(method, id, 0, &path, &info.to_bytes(), Purpose::Clear(node));
+                } else {
+                    found.switch(node, &path, info, &mut next);
                 }
+            }
+            Purpose::Clear(node) => {
+                let Ok(info) = SwitchInfo::parse(data) else { return };
+                found.switch(node, &path, info, &mut next);
             }
             Purpose::PortInfo(at) => {
                 let Ok(info) = PortInfo::parse(data) else { return };
@@ -71,6 +79,10 @@ impl SubnetManager {
                     .chunks_exact(8)
                     .map(|raw| Guid(raw.iter().fold(0, |all, b| all << 8 | u64::from(*b))));
                 let first = usize::from(block) * 8;
+                if data.iter().any(|byte| *byte != 0) && block + 1 < port.info.guid_cap.div_ceil(8) {
+                    let at = Purpose::Guids(at, block + 1);
+                    next.push((attribute::GUID_INFO, u32::from(block) + 1, path, at));
+                }
                 port.guids.resize(port.guids.len().max(first + 8), Guid(0));
                 // The port's own GUID is known already.
                 port.guids
@@ -84,11 +96,24 @@ impl SubnetManager {
                 }
             }
             Purpose::Manager => found.rivals.extend(Rival::read(data, path)),
-            Purpose::Write | Purpose::Look | Purpose::Poll | Purpose::HandOver => {}
+            Purpose::Write
+            | Purpose::Look
+            | Purpose::Compare(_)
+            | Purpose::Watch
+            | Purpose::Poll
+            | Purpose::HandOver
+            | Purpose::GiveWay => {}
         }
         for (id, modifier, path, purpose) in next {
             self.ask(Method::GET, id, modifier, &path, &[], purpose);
         }
+    }
+
+    /// Whether everything that was found goes together. A link that changed meanwhile may be up at one end only.
+    pub(super) fn is_consistent(topology: &Topology) -> bool {
+        let ports = topology.nodes.iter().flat_map(|node| node.ports.values());
+        let mut linked = ports.filter_map(|port| Some((port, topology.port(port.peer?)?)));
+        linked.all(|(port, peer)| port.is_up() == peer.is_up())
     }
 
     /// What other managers and this one are, as records.
@@ -135,8 +160,6 @@ impl Discovery {
             next.push((attribute::SWITCH_INFO, 0, path.clone(), Purpose::SwitchInfo(id)));
             for port in 0..=ports {
                 self.topology.nodes[id].ports.insert(port, Port::new(info.port_guid, PortInfo::default()));
-                let at = PortAt { node: id, port };
-                next.push((attribute::PORT_INFO, port.into(), path.clone(), Purpose::PortInfo(at)));
             }
             self.paths.insert(PortAt { node: id, port: 0 }, path.clone());
         }
@@ -150,6 +173,16 @@ impl Discovery {
             from.is_some_and(|from| self.topology.port(from).is_some() && self.topology.port(here).is_some());
         if let Some(from) = from.filter(|_| has_both) {
             self.topology.link(from, here);
+        }
+    }
+
+    /// A switch, whose ports are looked at from here on: what changes later it says again.
+    fn switch(&mut self, id: usize, path: &Path, info: SwitchInfo, next: &mut Next) {
+        let Some(node) = self.topology.nodes.get_mut(id) else { return };
+        node.switch = Some(Switch { info, ..Switch::default() });
+        for port in node.ports.keys().copied() {
+            let at = PortAt { node: id, port };
+            next.push((attribute::PORT_INFO, port.into(), path.clone(), Purpose::PortInfo(at)));
         }
     }
 
@@ -168,8 +201,8 @@ impl Discovery {
             next.push((attribute::NODE_INFO, 0, path, Purpose::Node(Some(at))));
         }
         if is_end {
-            for block in 0..info.guid_cap.div_ceil(8) {
-                next.push((attribute::GUID_INFO, block.into(), path.clone(), Purpose::Guids(at, block)));
+            if info.guid_cap > 0 {
+                next.push((attribute::GUID_INFO, 0, path.clone(), Purpose::Guids(at, 0)));
             }
             if info.capability_mask.contains(PortCapabilities::SM) && port.guid() != own {
                 next.push((attribute::SM_INFO, 0, path.clone(), Purpose::Manager));

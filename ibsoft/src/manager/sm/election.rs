@@ -51,8 +51,12 @@ impl SubnetManager {
             _ => master.or(above),
         };
         if let Some(rival) = standby {
-            let rival = rival.clone();
+            let (rival, was_master) = (rival.clone(), self.state == SmState::MASTER);
+            let path = rival.path.clone();
             self.stand_by(now, rival);
+            if was_master {
+                self.tell(&path, Purpose::GiveWay);
+            }
             return;
         }
         let heir = above.filter(|_| self.state == SmState::MASTER).cloned();
@@ -60,21 +64,39 @@ impl SubnetManager {
             self.state = SmState::MASTER;
             self.counters.elected += 1;
             self.reregister = true;
-            self.written.clear();
         }
         self.master = None;
         self.rivals = found.rivals;
         self.paths = found.paths;
         self.configure(found.topology);
         if let Some(heir) = heir {
-            self.act_count = self.act_count.wrapping_add(1);
-            let data = self.sm_info();
-            self.ask(Method::SET, attribute::SM_INFO, HAND_OVER, &heir.path, &data, Purpose::HandOver);
+            self.tell(&heir.path, Purpose::HandOver);
         }
+    }
+
+    /// Gives the mastership to another manager.
+    fn tell(&mut self, path: &Path, purpose: Purpose) {
+        self.act_count = self.act_count.wrapping_add(1);
+        let data = self.sm_info();
+        self.ask(Method::SET, attribute::SM_INFO, HAND_OVER, path, &data, purpose);
+    }
+
+    /// Asks the other managers what they are: two subnets that became one have two masters, which no switch says.
+    pub(super) fn watch(&mut self) {
+        let paths: Vec<_> = self.rivals.iter().map(|rival| rival.path.clone()).collect();
+        for path in paths {
+            self.ask(Method::GET, attribute::SM_INFO, 0, &path, &[], Purpose::Watch);
+        }
+    }
+
+    /// Another manager has answered.
+    pub(super) fn watched(&mut self, data: &[u8]) {
+        self.is_stale |= Rival::read(data, Vec::new()).is_some_and(|rival| rival.state == SmState::MASTER);
     }
 
     fn stand_by(&mut self, now: Instant, master: Rival) {
         self.state = SmState::STANDBY;
+        (self.is_stale, self.is_partial) = (false, false);
         self.sa.restart();
         self.phase = Phase::Idle;
         self.queue.clear();
@@ -101,7 +123,7 @@ impl SubnetManager {
     pub(super) fn polled(&mut self, now: Instant, data: &[u8]) {
         let Some((master, missed)) = &mut self.master else { return };
         match Rival::read(data, Vec::new()) {
-            Some(rival) if rival.guid == master.guid && rival.state != SmState::NOT_ACTIVE => {
+            Some(rival) if rival.guid == master.guid && rival.state == SmState::MASTER => {
                 *missed = 0;
                 self.next = Some(now + self.config.poll);
             }
@@ -109,7 +131,7 @@ impl SubnetManager {
         }
     }
 
-    /// The master has not answered: in the end we look who is there.
+    /// The master has not answered, or is none: in the end we look who is there.
     pub(super) fn poll_failed(&mut self, now: Instant) {
         let Some((_, missed)) = &mut self.master else { return };
         *missed += 1;
@@ -140,13 +162,12 @@ impl SubnetManager {
         let is_hand_over = header.method == Method::SET && header.attribute_modifier == HAND_OVER;
         let known = matches!(header.attribute_modifier, 0 | HAND_OVER | ACKNOWLEDGE);
         let status = if known { MadStatus::OK } else { MadStatus::INVALID_FIELD };
-        if is_hand_over && self.state == SmState::STANDBY {
+        if is_hand_over && matches!(self.state, SmState::STANDBY | SmState::MASTER) {
+            self.counters.elected += u64::from(self.state == SmState::STANDBY);
             self.state = SmState::MASTER;
-            self.counters.elected += 1;
             self.reregister = true;
             self.master = None;
             self.is_stale = true;
-            self.written.clear();
         }
         self.act_count = self.act_count.wrapping_add(1);
         let data = self.sm_info();

@@ -7,7 +7,7 @@ mod election;
 mod smp;
 mod trees;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use ibsa::proto::rmpp::Mad;
@@ -15,7 +15,8 @@ use ibsa::record::{Layout, Notice, SmState};
 use ibwire::mad::{AttributeId, MadHeader, Method, MgmtClass};
 use ibwire::{Guid, Lid, PKey, TimeCode, TransactionId};
 
-use super::sa::{Peer, Sa, SaConfig, SaMad};
+use super::routing::Routing;
+use super::sa::{GroupTree, Peer, Sa, SaConfig, SaMad};
 use super::topology::{PortAt, Topology};
 use discovery::Discovery;
 use election::Rival;
@@ -33,6 +34,14 @@ pub struct SmConfig {
     pub lmc: u8,
     /// Whether LIDs that ports have already are kept. Default: they are.
     pub keep_lids: bool,
+    /// LIDs that ports with these GUIDs have had: they get them again, and no others do unless there are no more. Every LID that it
+    /// gives is added.
+    pub lids: BTreeMap<Guid, Lid>,
+    /// Where the search for free LIDs begins; behind the last it goes on at the first. Default 1.
+    pub first_lid: Lid,
+    /// Whether it is there to be asked. One that is not configures the subnet and is never heard of: ports learn of no subnet
+    /// manager, keep the prefix of their GIDs, and need not register again. Default: it is.
+    pub stays: bool,
     /// P_Keys of ports by their GUID; the default partition for those that are not named.
     pub p_keys: BTreeMap<Guid, Vec<PKey>>,
     /// Subnet timeout of all ports. Default 18.
@@ -43,6 +52,11 @@ pub struct SmConfig {
     pub timeout: Duration,
     /// So often. Default 3.
     pub retries: u32,
+    /// A sweep in which something was not answered is done again after so long, and each time after twice as long, up to
+    /// [`sweep`](Self::sweep). Default 1 s.
+    pub again: Duration,
+    /// The transaction ID before its first. Default 0.
+    pub last_tid: u64,
     /// Packets without an answer at once. Default 64.
     pub window: usize,
     /// How often a standby asks its master. Default 1 s.
@@ -61,11 +75,16 @@ impl SmConfig {
             priority: 0,
             lmc: 0,
             keep_lids: true,
+            lids: BTreeMap::new(),
+            first_lid: Lid(1),
+            stays: true,
             p_keys: BTreeMap::new(),
             subnet_timeout: TimeCode::truncate(18),
             sweep: Duration::from_secs(10),
             timeout: Duration::from_millis(200),
             retries: 3,
+            again: Duration::from_secs(1),
+            last_tid: 0,
             window: 64,
             poll: Duration::from_secs(1),
             polls: 3,
@@ -107,6 +126,26 @@ pub struct SmCounters {
     pub dropped: u64,
 }
 
+impl SmCounters {
+    /// All of them by name.
+    pub const fn named(&self) -> [(&'static str, u64); 9] {
+        [
+            ("heavy_sweeps", self.heavy_sweeps),
+            ("light_sweeps", self.light_sweeps),
+            ("smps_sent", self.sent),
+            ("smps_unanswered", self.unanswered),
+            ("smps_refused", self.refused),
+            ("traps", self.traps),
+            ("elected", self.elected),
+            ("lids_lacking", self.lids_lacking),
+            ("smps_dropped", self.dropped),
+        ]
+    }
+}
+
+/// How often the subnet is looked at again if not everything has answered.
+const LOOKS: u32 = 2;
+
 /// What a request is for.
 #[derive(Debug, Clone)]
 enum Purpose {
@@ -115,6 +154,8 @@ enum Purpose {
     /// Part of a node's description.
     Describe(usize),
     SwitchInfo(usize),
+    /// The bit that says that a switch has changed is taken back, before its ports are looked at.
+    Clear(usize),
     PortInfo(PortAt),
     Guids(PortAt, u8),
     Manager,
@@ -122,10 +163,16 @@ enum Purpose {
     Write,
     /// Whether a switch has changed.
     Look,
+    /// Whether a switch's port is as it was told.
+    Compare(PortAt),
+    /// Whether another manager has become master, too.
+    Watch,
     /// Whether the master lives.
     Poll,
     /// The mastership is given away.
     HandOver,
+    /// A master that is above us hears that we are none any more.
+    GiveWay,
 }
 
 /// A request to be sent.
@@ -183,13 +230,22 @@ pub struct SubnetManager {
     next: Option<Instant>,
     /// Whether a whole sweep is due as soon as nothing else is going on.
     is_stale: bool,
+    /// Whether something was not answered or refused since the last whole sweep began, and how many times in a row.
+    is_partial: bool,
+    partial: u32,
+    /// Whether a switch said that it has changed, and that was not taken back.
+    is_said: bool,
     /// Whether the ports are to be asked to register again.
     reregister: bool,
     rivals: Vec<Rival>,
     /// Our master, and the polls that it did not answer.
     master: Option<(Rival, u32)>,
+    /// The ways through the subnet as it was configured last.
+    routing: Option<Routing>,
     /// The blocks of multicast tables that were written, by switch.
     written: BTreeMap<(Guid, u16, u8), [u16; 32]>,
+    /// Blocks that may be other than they should, at any switch.
+    unsure: BTreeSet<u16>,
     counters: SmCounters,
 }
 
@@ -198,6 +254,7 @@ impl SubnetManager {
     pub fn new(config: SmConfig) -> Self {
         Self {
             sa: Sa::new(config.sa.clone()),
+            last_tid: config.last_tid,
             config,
             state: SmState::DISCOVERING,
             phase: Phase::Idle,
@@ -205,14 +262,18 @@ impl SubnetManager {
             queue: VecDeque::new(),
             pending: BTreeMap::new(),
             out: VecDeque::new(),
-            last_tid: 0,
             act_count: 0,
             next: None,
             is_stale: true,
+            is_partial: false,
+            partial: 0,
+            is_said: false,
             reregister: true,
             rivals: Vec::new(),
             master: None,
+            routing: None,
             written: BTreeMap::new(),
+            unsure: BTreeSet::from([0]),
             counters: SmCounters::default(),
         }
     }
@@ -225,7 +286,12 @@ impl SubnetManager {
     /// Whether it has configured the subnet and nothing is going on.
     pub fn is_settled(&self) -> bool {
         let idle = matches!(self.phase, Phase::Idle) && self.queue.is_empty() && self.pending.is_empty();
-        idle && !self.is_stale
+        idle && !self.is_stale && !self.is_partial
+    }
+
+    /// How it is set up now.
+    pub const fn config(&self) -> &SmConfig {
+        &self.config
     }
 
     /// Its subnet administration.
@@ -274,6 +340,7 @@ impl SubnetManager {
         };
         if smp::status(&header).0 != 0 {
             self.counters.refused += 1;
+            self.failed(now, &pending.purpose);
             return;
         }
         self.answered(now, pending, smp::data(mad));
@@ -281,8 +348,10 @@ impl SubnetManager {
 
     fn answered(&mut self, now: Instant, pending: Pending, data: &[u8]) {
         match pending.purpose {
-            Purpose::Write => {}
+            Purpose::Write | Purpose::GiveWay => {}
             Purpose::Look => self.looked(data),
+            Purpose::Compare(at) => self.compared(at, data),
+            Purpose::Watch => self.watched(data),
             Purpose::Poll => self.polled(now, data),
             Purpose::HandOver => self.handed_over(now),
             purpose => self.discovered(purpose, &pending.mad, data),
@@ -312,6 +381,18 @@ impl SubnetManager {
         self.is_stale = true;
     }
 
+    /// The P_Keys of a port with this GUID from the next sweep on, which this asks for.
+    pub fn set_p_keys(&mut self, guid: Guid, p_keys: Vec<PKey>) {
+        self.config.p_keys.insert(guid, p_keys);
+        self.request_sweep();
+    }
+
+    /// Writes the trees of groups whose members are known otherwise than by subnet administration.
+    pub fn set_groups(&mut self, now: Instant, groups: &[GroupTree]) {
+        self.plant(groups);
+        self.proceed(now);
+    }
+
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.sa.handle_timeout(now);
@@ -328,21 +409,45 @@ impl SubnetManager {
                 continue;
             }
             self.counters.unanswered += 1;
-            if matches!(pending.purpose, Purpose::Poll) {
-                self.poll_failed(now);
-            } else if matches!(pending.purpose, Purpose::Look) {
-                self.is_stale = true;
-            }
+            self.failed(now, &pending.purpose);
         }
         if self.next.is_some_and(|next| next <= now) {
             self.next = None;
             match self.state {
                 SmState::STANDBY => self.poll_master(),
-                SmState::MASTER if matches!(self.phase, Phase::Idle) => self.look(),
+                SmState::MASTER if !matches!(self.phase, Phase::Idle) => {}
+                SmState::MASTER if self.is_partial => self.is_stale = true,
+                SmState::MASTER => self.look(),
                 _ => {}
             }
         }
         self.proceed(now);
+    }
+
+    /// A request was not answered, or was refused.
+    fn failed(&mut self, now: Instant, purpose: &Purpose) {
+        match purpose {
+            Purpose::Poll => self.poll_failed(now),
+            Purpose::Look | Purpose::Compare(_) => self.is_stale |= self.state == SmState::MASTER,
+            // A manager that does not answer is none.
+            Purpose::Manager | Purpose::Watch | Purpose::HandOver | Purpose::GiveWay => {}
+            _ if self.state == SmState::STANDBY => {}
+            _ => {
+                self.is_partial = true;
+                if matches!(self.phase, Phase::Idle | Phase::Look) {
+                    let again = now + self.pause();
+                    self.next = Some(self.next.map_or(again, |next| next.min(again)));
+                }
+            }
+        }
+    }
+
+    /// How long after a sweep the next one begins that looks at everything, or only at the switches.
+    fn pause(&self) -> Duration {
+        match self.is_partial {
+            true => self.config.again.saturating_mul(1 << self.partial.min(16)).min(self.config.sweep),
+            false => self.config.sweep,
+        }
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout); `None` for never.
@@ -400,8 +505,16 @@ impl SubnetManager {
             Phase::Idle | Phase::Look if self.state == SmState::STANDBY => return false,
             Phase::Idle | Phase::Look if self.is_stale => self.discover(),
             Phase::Idle => return self.plant_trees(),
-            Phase::Look => self.next = Some(now + self.config.sweep),
-            Phase::Discover(found) => self.elect(now, *found),
+            Phase::Look => self.next = Some(now + self.pause()),
+            // What was not found may be there all the same, and would lose what it has registered.
+            Phase::Discover(_) if self.is_partial && self.partial < LOOKS => {
+                self.partial += 1;
+                self.discover();
+            }
+            Phase::Discover(found) => {
+                self.is_partial |= !Self::is_consistent(&found.topology);
+                self.elect(now, *found);
+            }
             Phase::Configure(topology) => self.arm(*topology),
             Phase::Arm(topology) => self.activate(*topology),
             Phase::Activate(topology) => self.finish(now, *topology),

@@ -9,6 +9,7 @@ use ibwire::mad::Method;
 use super::smp::attribute;
 use super::{Purpose, SubnetManager};
 use crate::manager::routing::{MulticastTree, Routing};
+use crate::manager::sa::GroupTree;
 use crate::manager::topology::PortAt;
 
 /// Entries of a block of a multicast forwarding table.
@@ -19,21 +20,35 @@ impl SubnetManager {
     /// Writes the trees of the groups that have changed. Whether there were any.
     pub(super) fn plant_trees(&mut self) -> bool {
         let changed = self.sa.take_changed_groups();
-        if changed.is_empty() {
+        if changed.is_empty() && self.unsure.is_empty() {
             return false;
         }
-        let routing = Routing::new(self.sa.topology());
-        for group in changed {
-            let tree = MulticastTree::new(self.sa.topology(), &routing, &group.receivers, &group.senders);
-            self.sa.set_tree(group.mlid, &tree);
-            self.write_block(group.mlid);
-        }
+        self.plant(&changed);
         true
     }
 
-    /// Writes the block of each switch's table that has a group, where it is another than before.
-    fn write_block(&mut self, mlid: Lid) {
-        let block = (mlid.0 - FIRST_MLID) / BLOCK;
+    /// Every block may be other than it should from now on: there are new switches, or what was written was not answered.
+    pub(super) fn doubt_trees(&mut self) {
+        self.unsure.extend(self.written.keys().map(|(_, block, _)| *block));
+        self.written.clear();
+    }
+
+    /// Writes the trees of these groups.
+    pub(super) fn plant(&mut self, groups: &[GroupTree]) {
+        let routing = self.routing.take().unwrap_or_else(|| Routing::new(self.sa.topology()));
+        for group in groups {
+            let tree = MulticastTree::new(self.sa.topology(), &routing, &group.receivers, &group.senders);
+            self.sa.set_tree(group.mlid, &tree);
+            self.unsure.insert((group.mlid.0 - FIRST_MLID) / BLOCK);
+        }
+        self.routing = Some(routing);
+        for block in std::mem::take(&mut self.unsure) {
+            self.write_block(block);
+        }
+    }
+
+    /// Writes a block of each switch's table, where it is another than before.
+    fn write_block(&mut self, block: u16) {
         let mut writes = Vec::new();
         for (node, it) in self.sa.topology().nodes.iter().enumerate() {
             let Some(switch) = &it.switch else { continue };

@@ -9,6 +9,7 @@ use ibwire::{Guid, TransactionId};
 use super::super::fabric::{Event, Link};
 use super::super::node::{Node, PortShape};
 use super::*;
+use crate::manager::SubnetManager;
 
 /// What the manager of a test has to send, and what it heard.
 #[derive(Debug, Default)]
@@ -35,8 +36,12 @@ impl Manager for Scripted {
         None
     }
 
-    fn is_settled(&self) -> bool {
-        true
+    fn sm(&self) -> Option<&SubnetManager> {
+        None
+    }
+
+    fn sm_mut(&mut self) -> Option<&mut SubnetManager> {
+        None
     }
 }
 

@@ -9,15 +9,14 @@ use super::*;
 const FIRST: PortId = PortId { node: 0, port: 1 };
 const SECOND: PortId = PortId { node: 1, port: 1 };
 
-/// Two HCAs with a port each, LIDs 1 and 2, at a switch.
+/// Two HCAs with a port each at a switch: LIDs 2, 3 and 1.
 fn fabric(start: Instant) -> Fabric {
     let shape = |number, guid| PortShape { number, guid: Guid(guid), mtu: Fabric::MTU, rate: Fabric::RATE };
     let hca = |n: u64| Node::hca(n.to_string(), Guid(n), [shape(1, n)]);
     let switch = Node::switch("switch".into(), Guid(9), [shape(1, 0), shape(2, 0)]);
     let links = [Link(FIRST, PortId { node: 2, port: 1 }), Link(SECOND, PortId { node: 2, port: 2 })];
     let mut fabric = Fabric::new(vec![hca(1), hca(2), switch], &links, 7, start);
-    assert!(fabric.assign_lids(0));
-    fabric.plan();
+    assert_eq!(fabric.configure_at_once(start), 0);
     while fabric.take_configured().is_some() {}
     // The switch's trap: nobody is there to hear it.
     assert!(fabric.next_event(start).is_none());
@@ -31,14 +30,14 @@ fn send_to(fabric: &mut Fabric, now: Instant, lid: u16, number: u32) {
         next: NextHeader::Bth,
         dlid: Lid(lid),
         words: 3,
-        slid: Lid(1),
+        slid: Lid(2),
         reserved: 0,
     };
     fabric.send(now, FIRST, [&lrh.to_bytes()[..], &number.to_be_bytes()].concat().into());
 }
 
 fn send(fabric: &mut Fabric, now: Instant, number: u32) {
-    send_to(fabric, now, 2, number);
+    send_to(fabric, now, 3, number);
 }
 
 /// The numbers of all packets in the order of their arrival.
@@ -103,7 +102,7 @@ fn what_is_under_way_meets_the_partition() {
     let start = Instant::now();
     let mut fabric = fabric(start);
     send(&mut fabric, start, 1);
-    fabric.partition([0].into(), [1].into());
+    fabric.partition(0, [0].into(), [1].into());
     send(&mut fabric, start, 2);
     assert_eq!(arrivals(&mut fabric, start), []);
     fabric.heal();

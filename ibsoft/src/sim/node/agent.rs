@@ -189,10 +189,12 @@ impl Node {
                 let number = self.named(entered, if self.is_switch() { port_high } else { 0 })?;
                 let block = block(usize::from(modifier as u16), 32, PKEYS)?;
                 let port = self.port_mut(number).ok_or(INVALID)?;
+                let mut changes = false;
                 for (pkey, raw) in port.pkeys[block..].iter_mut().zip(data.chunks_exact(2)) {
-                    *pkey = PKey(u16::from_be_bytes([raw[0], raw[1]]));
+                    let asked = PKey(u16::from_be_bytes([raw[0], raw[1]]));
+                    changes |= std::mem::replace(pkey, asked) != asked;
                 }
-                self.changes.push(Change::Port(number));
+                self.changes.extend(changes.then_some(Change::Port(number)));
                 Ok(())
             }
             attribute::SL_TO_VL => {

@@ -97,6 +97,23 @@ impl Forwarding {
         true
     }
 
+    /// The first entry of a block, if the table has it.
+    fn checked(block: usize, len: usize, cap: u16) -> Option<usize> {
+        block.checked_mul(len).filter(|first| *first < usize::from(cap))
+    }
+}
+
+/// The ports of a set.
+pub(crate) fn ports_of(mask: &PortMask) -> impl Iterator<Item = u8> + use<> {
+    let mask = *mask;
+    (0..Forwarding::POSITIONS as u8).flat_map(move |word| {
+        let bits = mask[usize::from(word)];
+        (0..16).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| 16 * word + bit)
+    })
+}
+
+#[cfg(test)]
+impl Forwarding {
     /// Replaces the linear table by these routes.
     pub(crate) fn replace_routes(&mut self, routes: &[(u16, u8)]) {
         let top = routes.iter().map(|(lid, _)| *lid).max().unwrap_or(0);
@@ -114,18 +131,4 @@ impl Forwarding {
         self.multicast.resize(self.multicast.len().max(at + 1), [0; Self::POSITIONS]);
         self.multicast[at] = ports;
     }
-
-    /// The first entry of a block, if the table has it.
-    fn checked(block: usize, len: usize, cap: u16) -> Option<usize> {
-        block.checked_mul(len).filter(|first| *first < usize::from(cap))
-    }
-}
-
-/// The ports of a set.
-pub(crate) fn ports_of(mask: &PortMask) -> impl Iterator<Item = u8> + use<> {
-    let mask = *mask;
-    (0..Forwarding::POSITIONS as u8).flat_map(move |word| {
-        let bits = mask[usize::from(word)];
-        (0..16).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| 16 * word + bit)
-    })
 }

@@ -20,7 +20,7 @@ use ibsa::record::{PortInfo, PortPhysicalState, PortState, Text};
 use ibwire::{Guid, Lid};
 
 pub(crate) use agent::Handled;
-pub(crate) use forwarding::{Forwarding, PortMask, ports_of};
+pub(crate) use forwarding::{Forwarding, ports_of};
 pub(crate) use port::{PKEYS, Port, PortShape};
 pub(crate) use smp::{Smp, Step};
 
@@ -50,6 +50,28 @@ pub(crate) struct AgentCounters {
     pub drop_unknown: u64,
     /// Traps that nobody repressed.
     pub traps_given_up: u64,
+}
+
+impl AgentCounters {
+    /// Those of two nodes.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            answered: self.answered + other.answered,
+            drop_m_key: self.drop_m_key + other.drop_m_key,
+            drop_unknown: self.drop_unknown + other.drop_unknown,
+            traps_given_up: self.traps_given_up + other.traps_given_up,
+        }
+    }
+
+    /// All of them by name.
+    pub(crate) const fn named(&self) -> [(&'static str, u64); 4] {
+        [
+            ("smps_answered", self.answered),
+            ("drop_m_key", self.drop_m_key),
+            ("drop_smp_unknown", self.drop_unknown),
+            ("traps_given_up", self.traps_given_up),
+        ]
+    }
 }
 
 /// A switch or an HCA.
@@ -185,6 +207,17 @@ impl Node {
             change(port);
             self.changes.push(Change::Port(number));
         }
+    }
+
+    /// Forgets all that it was told, as a node does that is switched off.
+    pub(crate) fn reset(&mut self) {
+        self.ports.iter_mut().for_each(Port::reset);
+        if let Some(forwarding) = &mut self.forwarding {
+            *forwarding = Forwarding::new();
+            forwarding.info.port_state_change = true;
+        }
+        self.changes.extend(self.numbers().map(Change::Port));
+        self.traps = Traps::default();
     }
 
     /// The next change to act on.

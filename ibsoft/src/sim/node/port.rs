@@ -100,6 +100,19 @@ impl Port {
         }
     }
 
+    /// Forgets what it was told.
+    pub(crate) fn reset(&mut self) {
+        let shape = PortShape {
+            number: self.info.local_port_num,
+            guid: self.guids.first().copied().unwrap_or_default(),
+            mtu: self.info.mtu_cap,
+            rate: self.rate,
+        };
+        let (state, physical) = (self.info.port_state, self.info.port_physical_state);
+        *self = Self::new(shape);
+        (self.info.port_state, self.info.port_physical_state) = (state, physical);
+    }
+
     /// The VL of packets of this SL that came in by `entered` and leave by this port; 15 drops them.
     pub(crate) fn vl(&self, entered: u8, sl: u8) -> u8 {
         let table = self.sl_to_vl.iter().find(|(port, _)| *port == entered);

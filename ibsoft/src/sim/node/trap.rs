@@ -78,6 +78,14 @@ impl Node {
         }
     }
 
+    /// Has nothing to say any more: the SM knows.
+    pub(crate) fn forget_traps(&mut self) {
+        self.traps.pending.clear();
+        if let Some(forwarding) = &mut self.forwarding {
+            forwarding.info.port_state_change = false;
+        }
+    }
+
     /// When the next trap is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.traps.pending.iter().map(|trap| trap.again).min()
