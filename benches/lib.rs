@@ -12,7 +12,7 @@ pub mod traffic;
 pub use machine::{machine, resident_bytes};
 pub use options::Options;
 pub use table::Table;
-pub use timing::{Case, Clock, Estimate, Sampling, side_by_side};
+pub use timing::{Case, Clock, Estimate, Sample, Sampling, side_by_side};
 
 /// Bytes at the beginning of a cache line, so that where they happen to lie does not tell in the times.
 #[derive(Debug, Clone, Copy)]

@@ -10,13 +10,23 @@ use crate::Options;
 /// Something to time.
 pub struct Case<'a> {
     name: String,
-    run: Box<dyn FnMut(u64) + 'a>,
+    sample: Box<dyn FnMut(Clock, u64) -> Sample + 'a>,
 }
 
 impl<'a> Case<'a> {
     /// `run` does the thing as often as it is told.
-    pub fn new(name: impl Into<String>, run: impl FnMut(u64) + 'a) -> Self {
-        Self { name: name.into(), run: Box::new(run) }
+    pub fn new(name: impl Into<String>, mut run: impl FnMut(u64) + 'a) -> Self {
+        let sample = move |clock: Clock, count| {
+            let (start, cpu_start) = (clock.now(), read(ClockId::ProcessCPUTime));
+            run(count);
+            Sample::of(count, clock.now() - start, read(ClockId::ProcessCPUTime) - cpu_start)
+        };
+        Self { name: name.into(), sample: Box::new(sample) }
+    }
+
+    /// `sample` does the thing about as often as it is told, and has its own clocks, such as those of another process.
+    pub fn measured(name: impl Into<String>, mut sample: impl FnMut(u64) -> Sample + 'a) -> Self {
+        Self { name: name.into(), sample: Box::new(move |_, count| sample(count)) }
     }
 
     /// What it is called.
@@ -42,7 +52,8 @@ pub enum Clock {
 }
 
 impl Clock {
-    fn now(self) -> Duration {
+    /// What it shows.
+    pub fn now(self) -> Duration {
         read(match self {
             Self::Cpu => ClockId::ThreadCPUTime,
             Self::Wall => ClockId::Monotonic,
@@ -110,7 +121,7 @@ pub fn side_by_side(sampling: Sampling, mut cases: Vec<Case<'_>>) -> Vec<Estimat
     let mut samples = vec![Vec::with_capacity(sampling.samples); cases.len()];
     for _ in 0..sampling.samples {
         for ((case, &count), samples) in cases.iter_mut().zip(&counts).zip(&mut samples) {
-            samples.push(sample(case, sampling.clock, count));
+            samples.push((case.sample)(sampling.clock, count));
         }
     }
     cases.into_iter().zip(samples).map(|(case, samples)| Estimate::new(case.name, &samples)).collect()
@@ -123,7 +134,7 @@ fn calibrate(case: &mut Case<'_>, sampling: Sampling) -> u64 {
     }
     let mut count = 1;
     loop {
-        let took = sample(case, sampling.clock, count).time * count as f64;
+        let took = (case.sample)(sampling.clock, count).time * count as f64;
         let length = sampling.length.as_secs_f64() * 1e9;
         if took >= length / 2.0 {
             return ((count as f64 * length / took) as u64).max(1);
@@ -134,16 +145,17 @@ fn calibrate(case: &mut Case<'_>, sampling: Sampling) -> u64 {
 
 /// Nanoseconds for each of the things done.
 #[derive(Debug, Clone, Copy)]
-struct Sample {
+pub struct Sample {
     time: f64,
     cpu: f64,
 }
 
-fn sample(case: &mut Case<'_>, clock: Clock, count: u64) -> Sample {
-    let (start, cpu_start) = (clock.now(), read(ClockId::ProcessCPUTime));
-    (case.run)(count);
-    let each = |time: Duration| time.as_secs_f64() * 1e9 / count as f64;
-    Sample { time: each(clock.now() - start), cpu: each(read(ClockId::ProcessCPUTime) - cpu_start) }
+impl Sample {
+    /// So many things done in this time, which took this much time of the CPU.
+    pub fn of(count: u64, time: Duration, cpu: Duration) -> Self {
+        let each = |time: Duration| time.as_secs_f64() * 1e9 / count as f64;
+        Self { time: each(time), cpu: each(cpu) }
+    }
 }
 
 impl Estimate {

@@ -6,6 +6,7 @@ pub mod decode;
 mod docs;
 pub mod guest;
 pub mod ibsim;
+pub mod veth;
 
 /// The groups of conformance cases, by their files, that the guest runs on its devices: one case of the guest for each.
 pub const CONFORMANCE_IN_GUEST: [&str; 17] = [

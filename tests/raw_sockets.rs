@@ -14,8 +14,6 @@ mod ipv6;
 mod links;
 #[path = "raw_sockets/loss.rs"]
 mod loss;
-#[path = "raw_sockets/net.rs"]
-mod net;
 #[path = "raw_sockets/peer.rs"]
 mod peer;
 
@@ -24,8 +22,8 @@ use std::process::ExitCode;
 use libtest_mimic::Arguments;
 
 use crate::case::{Outcome, case, hindrance};
-use crate::net::{Here, Net, There};
 use crate::peer::Peer;
+use tests::veth::{Here, Net, There};
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();

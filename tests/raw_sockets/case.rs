@@ -1,38 +1,21 @@
 //! How a case runs: on a thread of its own, because it moves between network namespaces, with two more threads for its tasks.
 
-use std::process::Command;
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
-
-use crate::net::Net;
+use tests::veth::Net;
 
 /// How long a case may take that takes a part of a second on an idle machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) type Outcome = Result<(), Failed>;
 
-/// The programs that the cases need.
-const PROGRAMS: [(&str, &str); 7] = [
-    ("ip", "-V"),
-    ("nsenter", "-V"),
-    ("ping", "-V"),
-    ("python3", "-V"),
-    ("tc", "-V"),
-    ("tshark", "-v"),
-    ("unshare", "-V"),
-];
+/// The programs that the cases need beside those of the link.
+const PROGRAMS: [(&str, &str); 4] = [("ping", "-V"), ("python3", "-V"), ("tc", "-V"), ("tshark", "-v")];
 
 /// Why the cases cannot run here, if they cannot.
 pub(crate) fn hindrance() -> Option<String> {
-    let output = |program: &str, argument: &str| Command::new(program).arg(argument).output();
-    let missing = PROGRAMS.iter().filter(|(program, version)| output(program, version).is_err());
-    let missing: Vec<_> = missing.map(|(program, _)| *program).collect();
-    if !missing.is_empty() {
-        return Some(format!("programs are missing: {}", missing.join(" ")));
-    }
-    let user = output("id", "-u").map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    (!user.is_ok_and(|user| user == "0")).then(|| "only root makes network namespaces".to_owned())
+    tests::veth::hindrance(&PROGRAMS)
 }
 
 /// A case with a network of its own.

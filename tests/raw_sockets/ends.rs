@@ -2,7 +2,7 @@
 
 use ibraw::{EtherType, Link, NextHeader, RawError, RawEtherSocket, RawIpv6Socket};
 
-use crate::net::{Net, Side};
+use tests::veth::{Net, Side};
 
 /// What the cases speak unless they say otherwise.
 pub(crate) const TYPE: EtherType = EtherType::LOCAL_1;

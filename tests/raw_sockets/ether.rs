@@ -11,8 +11,8 @@ use tests::decode::{Want, tshark};
 
 use crate::case::Outcome;
 use crate::ends::{BROADCAST, GROUP, TYPE, ether, frame, head, link, number};
-use crate::net::{Here, Net, There};
 use crate::peer::Peer;
+use tests::veth::{Here, Net, There};
 
 /// A datagram and its answer, which is the peer's own doing; and how they look to their receivers.
 pub(crate) async fn python_answers(net: Net) -> Outcome {

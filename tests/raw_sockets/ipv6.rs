@@ -8,8 +8,8 @@ use ibwire::raw::Ipv6Header;
 
 use crate::case::Outcome;
 use crate::ends::{frame, ipv6, link};
-use crate::net::{Here, Net, Side, There};
 use crate::peer::Peer;
+use tests::veth::{Here, Net, Side, There};
 
 const ALL_NODES: &str = "ff02::1";
 

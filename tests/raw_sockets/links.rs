@@ -8,8 +8,8 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use crate::case::Outcome;
 use crate::ends::{TYPE, ether, frame, link};
-use crate::net::{Here, Net, Side, There};
 use crate::peer::Peer;
+use tests::veth::{Here, Net, Side, There};
 
 fn set(net: &Net, side: Side, state: &str) -> Outcome {
     Ok(net.ip(side, &format!("link set {} {state}", side.interface()))?)

@@ -8,8 +8,8 @@ use ibraw::{EtherDest, RawEtherSocket};
 
 use crate::case::Outcome;
 use crate::ends::{TYPE, frame, head, link, number};
-use crate::net::{Here, Net, There};
 use crate::peer::{Peer, hex};
+use tests::veth::{Here, Net, There};
 
 /// Bytes of the peer's payloads.
 const LEN: usize = 60;

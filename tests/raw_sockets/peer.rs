@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout, Stdio};
 
-use crate::net::{Ended, Net, Side};
+use tests::veth::{Ended, Net, Side};
 
 const SCRIPT: &str = include_str!("peer.py");
 

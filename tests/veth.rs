@@ -12,18 +12,41 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 /// How long a program may take that is over in milliseconds on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Why this process cannot make namespaces and use these programs, if it cannot; each with an argument that does nothing.
+pub fn hindrance(programs: &[(&str, &str)]) -> Option<String> {
+    let output = |program: &str, argument: &str| Command::new(program).arg(argument).output();
+    let needed = [("ip", "-V"), ("nsenter", "-V"), ("unshare", "-V")];
+    let missing = needed.iter().chain(programs).filter(|(program, idle)| output(program, idle).is_err());
+    let missing: Vec<_> = missing.map(|(program, _)| *program).collect();
+    if !missing.is_empty() {
+        return Some(format!("programs are missing: {}", missing.join(" ")));
+    }
+    let user = output("id", "-u").map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    (!user.is_ok_and(|user| user == "0")).then(|| "only root makes network namespaces".to_owned())
+}
+
 /// One end of the link. Each is alone in its namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
+pub enum Side {
+    /// `here0`, `fe80::1`.
     Here,
+    /// `there0`, `fe80::2`.
     There,
 }
 
-pub(crate) use Side::{Here, There};
+pub use Side::{Here, There};
 
 impl Side {
+    /// The one at the other end.
+    pub const fn other(self) -> Self {
+        match self {
+            Here => There,
+            There => Here,
+        }
+    }
+
     /// The name of its interface.
-    pub(crate) const fn interface(self) -> &'static str {
+    pub const fn interface(self) -> &'static str {
         match self {
             Here => "here0",
             There => "there0",
@@ -31,12 +54,12 @@ impl Side {
     }
 
     /// The link address of its interface.
-    pub(crate) const fn mac(self) -> [u8; 6] {
+    pub const fn mac(self) -> [u8; 6] {
         [2, 0, 0, 0, 0, self as u8 + 1]
     }
 
     /// The link-local address of its interface.
-    pub(crate) const fn address(self) -> &'static str {
+    pub const fn address(self) -> &'static str {
         match self {
             Here => "fe80::1",
             There => "fe80::2",
@@ -46,7 +69,7 @@ impl Side {
 
 /// Both namespaces. The links have no addresses but [`Side::address`], and no other traffic than that of IPv6.
 #[derive(Debug)]
-pub(crate) struct Net([Namespace; 2]);
+pub struct Net([Namespace; 2]);
 
 #[derive(Debug)]
 struct Namespace {
@@ -56,7 +79,7 @@ struct Namespace {
 
 /// A child that does not outlive its owner.
 #[derive(Debug)]
-pub(crate) struct Ended(pub(crate) Child);
+pub struct Ended(pub Child);
 
 impl Drop for Ended {
     fn drop(&mut self) {
@@ -82,7 +105,7 @@ impl Namespace {
 
 impl Net {
     /// Makes the namespaces and the link, and waits until it carries.
-    pub(crate) fn new() -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         let net = Self([Namespace::new()?, Namespace::new()?]);
         let mac = |side: Side| side.mac().map(|byte| format!("{byte:02x}")).join(":");
         net.ip(
@@ -113,7 +136,7 @@ impl Net {
     }
 
     /// Waits until both ends are up: before, what is sent is lost.
-    pub(crate) fn carries(&self) -> io::Result<()> {
+    pub fn carries(&self) -> io::Result<()> {
         let until = Instant::now() + PATIENCE;
         for side in [Here, There] {
             let mut show = self.command(side, "ip");
@@ -129,25 +152,25 @@ impl Net {
     }
 
     /// Moves the calling thread, whose sockets belong to that side from then on.
-    pub(crate) fn enter(&self, side: Side) -> io::Result<()> {
+    pub fn enter(&self, side: Side) -> io::Result<()> {
         let file = self.0[side as usize].file.as_fd();
         Ok(move_into_link_name_space(file, Some(LinkNameSpaceType::Network))?)
     }
 
     /// A program in the namespace.
-    pub(crate) fn command(&self, side: Side, program: &str) -> Command {
+    pub fn command(&self, side: Side, program: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/proc/{}/ns/net", self.0[side as usize].holder.0.id())).arg(program);
         command
     }
 
     /// Runs lines of `ip`.
-    pub(crate) fn ip(&self, side: Side, lines: &str) -> io::Result<()> {
+    pub fn ip(&self, side: Side, lines: &str) -> io::Result<()> {
         run(self.command(side, "ip").args(["-batch", "-"]), lines.as_bytes()).map(drop)
     }
 
     /// Runs a program to its end, and returns what it wrote.
-    pub(crate) fn run(&self, side: Side, program: &str, arguments: &[&str]) -> io::Result<String> {
+    pub fn run(&self, side: Side, program: &str, arguments: &[&str]) -> io::Result<String> {
         run(self.command(side, "timeout").arg("10").arg(program).args(arguments), b"")
     }
 }
