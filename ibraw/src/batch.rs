@@ -1,16 +1,20 @@
 //! Datagrams received together.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use ibcm_sys::packet::RecvBatch;
+use ibcm_sys::packet::{Block, RecvBatch};
 
 use crate::backend::Protocol;
 use crate::meta::Datagram;
 
 /// Datagrams received together, and the room for them. Used again and again, it allocates nothing.
+///
+/// Of a socket with a [`Ring`](crate::Ring) it keeps a block of that until it is used again or dropped.
 pub struct Batch<P: Protocol> {
     pub(crate) room: RecvBatch,
+    pub(crate) block: Option<Arc<Block>>,
     pub(crate) taken: Vec<Taken<P>>,
 }
 
@@ -24,6 +28,8 @@ pub(crate) struct Taken<P: Protocol> {
 pub(crate) enum Data {
     /// In the room: place, first byte, length.
     Room(usize, usize, usize),
+    /// In the block: first byte, length.
+    Block(usize, usize),
     /// Apart.
     #[cfg(feature = "soft")]
     Shared(Bytes),
@@ -32,7 +38,7 @@ pub(crate) enum Data {
 impl<P: Protocol> Batch<P> {
     pub(crate) fn new(room: RecvBatch) -> Self {
         let taken = Vec::with_capacity(room.capacity());
-        Self { room, taken }
+        Self { room, block: None, taken }
     }
 
     /// How many datagrams there are.
@@ -55,6 +61,7 @@ impl<P: Protocol> Batch<P> {
             Data::Room(at, from, len) => {
                 self.room.get(*at).map_or(&[], |received| &received.data[*from..][..*len])
             }
+            Data::Block(from, len) => self.block.as_ref().map_or(&[], |block| block.bytes(*from, *len)),
             #[cfg(feature = "soft")]
             Data::Shared(bytes) => bytes,
         }
@@ -74,12 +81,13 @@ impl<P: Protocol> Batch<P> {
                 meta,
             })
             .collect();
-        self.taken = taken;
+        (self.taken, self.block) = (taken, None);
         datagrams.into_iter()
     }
 
     pub(crate) fn clear(&mut self) {
         self.taken.clear();
+        self.block = None;
     }
 }
 

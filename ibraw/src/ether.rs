@@ -11,7 +11,7 @@ use crate::meta::Vlan;
 use crate::net::ether::PacketSocket;
 #[cfg(feature = "soft")]
 use crate::subnet::ether::EtherQueue;
-use crate::{EtherType, Link, RawError, RawSocket};
+use crate::{EtherType, Link, RawError, RawSocket, Ring};
 
 /// A socket for packets of one or more EtherTypes.
 pub type RawEtherSocket = RawSocket<Ether>;
@@ -53,6 +53,7 @@ pub(crate) struct Options {
     pub(crate) vlan: VlanPolicy,
     pub(crate) recv_buffer: Option<usize>,
     pub(crate) buffer: Option<usize>,
+    pub(crate) ring: Option<Ring>,
     pub(crate) fanout: Option<(u16, u16)>,
 }
 
@@ -110,6 +111,13 @@ impl BindEther {
     /// the system.
     pub fn recv_buffer(mut self, bytes: usize) -> Self {
         self.options.recv_buffer = Some(bytes);
+        self
+    }
+
+    /// Frames come through a ring of memory that is shared with the kernel, in the place of its queue: see [`Ring`]. Default:
+    /// by system calls.
+    pub fn ring(mut self, ring: Ring) -> Self {
+        self.options.ring = Some(ring);
         self
     }
 
@@ -174,6 +182,9 @@ impl BindEther {
         check_buffer(self.options.buffer)?;
         if self.options.is_any && self.options.is_exclusive {
             return Err(RawError::Unsupported("a claim to every EtherType"));
+        }
+        if self.options.ring.is_some() && self.options.recv_buffer.is_some() {
+            return Err(RawError::Unsupported("a queue beside a ring"));
         }
         if let VlanPolicy::Id(id @ 4096..) = self.options.vlan {
             return Err(RawError::Invalid { field: "VLAN", value: id.into(), limit: 4095 });

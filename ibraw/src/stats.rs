@@ -31,6 +31,8 @@ stats! {
     rx_bytes,
     /// Datagrams lost because the socket's queue was full.
     rx_dropped,
+    /// How often the socket's ring had no block to put frames in.
+    rx_ring_full,
     /// Datagrams longer than the socket's buffer.
     rx_truncated,
     /// Frames for other stations.

@@ -4,6 +4,8 @@ use ibraw::{EtherType, Link, NextHeader, RawError, RawEtherSocket, RawIpv6Socket
 
 use tests::veth::{Net, Side};
 
+use crate::case::Place;
+
 /// What the cases speak unless they say otherwise.
 pub(crate) const TYPE: EtherType = EtherType::LOCAL_1;
 
@@ -20,8 +22,8 @@ pub(crate) fn link(net: &Net, side: Side) -> Result<Link, RawError> {
 }
 
 /// A socket with all defaults.
-pub(crate) async fn ether(net: &Net, side: Side) -> Result<RawEtherSocket, RawError> {
-    RawEtherSocket::bind(&link(net, side)?, [TYPE]).await
+pub(crate) async fn ether(net: &Place, side: Side) -> Result<RawEtherSocket, RawError> {
+    net.bind(&link(net, side)?, [TYPE]).await
 }
 
 /// A socket with all defaults.

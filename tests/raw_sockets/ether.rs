@@ -5,17 +5,17 @@ use std::path::Path;
 use std::time::Duration;
 
 use futures::{SinkExt, StreamExt};
-use ibraw::{EtherDest, EtherType, FrameKind, Group, RawError, RawEtherSocket, VlanPolicy};
+use ibraw::{EtherDest, EtherType, FrameKind, Group, RawError, VlanPolicy};
 use pcap_file::pcap::{PcapPacket, PcapWriter};
 use tests::decode::{Want, tshark};
 
-use crate::case::Outcome;
+use crate::case::{Outcome, Place};
 use crate::ends::{BROADCAST, GROUP, TYPE, ether, frame, head, link, number};
 use crate::peer::Peer;
-use tests::veth::{Here, Net, There};
+use tests::veth::{Here, There};
 
 /// A datagram and its answer, which is the peer's own doing; and how they look to their receivers.
-pub(crate) async fn python_answers(net: Net) -> Outcome {
+pub(crate) async fn python_answers(net: Place) -> Outcome {
     let mut peer = Peer::start(&net, There, "ether", TYPE.0)?;
     let socket = ether(&net, Here).await?;
     let sent = socket.send_to(b"to Python", &EtherDest::station(There.mac(), TYPE)).await?;
@@ -36,7 +36,7 @@ pub(crate) async fn python_answers(net: Net) -> Outcome {
 }
 
 /// What other programs read of our frames: one from each way to send.
-pub(crate) async fn tshark_reads(net: Net) -> Outcome {
+pub(crate) async fn tshark_reads(net: Place) -> Outcome {
     let mut peer = Peer::start(&net, There, "ether", TYPE.0)?;
     let socket = ether(&net, Here).await?;
     let group = Group::link(GROUP)?;
@@ -72,7 +72,7 @@ pub(crate) async fn tshark_reads(net: Net) -> Outcome {
 
 /// While another interface of the machine is busy with the same EtherType, no frame of it comes, not even from the time
 /// before the socket was bound to its own.
-pub(crate) async fn no_frame_of_another_link(net: Net) -> Outcome {
+pub(crate) async fn no_frame_of_another_link(net: Place) -> Outcome {
     net.ip(Here, "link add other0 type veth peer name other1\nlink set other0 up\nlink set other1 up")?;
     let mut other = Peer::start_on(&net, Here, "other0", "ether", TYPE.0)?;
     let mut peer = Peer::start(&net, There, "ether", TYPE.0)?;
@@ -90,12 +90,12 @@ pub(crate) async fn no_frame_of_another_link(net: Net) -> Outcome {
 
 /// A tagged frame is another VLAN's, though its inner type is ours, unless the socket asks for such. A tag with a priority
 /// alone is none.
-pub(crate) async fn vlan_frames(net: Net) -> Outcome {
+pub(crate) async fn vlan_frames(net: Place) -> Outcome {
     let mut peer = Peer::start(&net, There, "ether", TYPE.0)?;
     let link = link(&net, Here)?;
-    let untagged = RawEtherSocket::bind(&link, [TYPE]).await?;
-    let any = RawEtherSocket::bind(&link, [TYPE]).vlan(VlanPolicy::Any).await?;
-    let five = RawEtherSocket::bind(&link, [TYPE]).vlan(VlanPolicy::Id(5)).await?;
+    let untagged = net.bind(&link, [TYPE]).await?;
+    let any = net.bind(&link, [TYPE]).vlan(VlanPolicy::Any).await?;
+    let five = net.bind(&link, [TYPE]).vlan(VlanPolicy::Id(5)).await?;
     let tagged = |tci: u16, text: &[u8]| {
         let inside = [&tci.to_be_bytes()[..], &TYPE.0.to_be_bytes(), text].concat();
         frame(Here.mac(), There, EtherType::VLAN.0, &inside)
@@ -125,12 +125,12 @@ pub(crate) async fn vlan_frames(net: Net) -> Outcome {
 }
 
 /// A socket that takes tagged frames sees what the machine sends, too, if it asks; and never what it sends itself.
-pub(crate) async fn outgoing_only_if_asked_for(net: Net) -> Outcome {
+pub(crate) async fn outgoing_only_if_asked_for(net: Place) -> Outcome {
     let link = link(&net, Here)?;
     let mut peer = Peer::start(&net, There, "ether", TYPE.0)?;
     let mut beside = Peer::start(&net, Here, "ether", TYPE.0)?;
-    let deaf = RawEtherSocket::bind(&link, [TYPE]).vlan(VlanPolicy::Any).await?;
-    let sees = RawEtherSocket::bind(&link, [TYPE]).vlan(VlanPolicy::Any).see_outgoing().await?;
+    let deaf = net.bind(&link, [TYPE]).vlan(VlanPolicy::Any).await?;
+    let sees = net.bind(&link, [TYPE]).vlan(VlanPolicy::Any).see_outgoing().await?;
     beside.send(&frame(There.mac(), Here, TYPE.0, b"outgoing"))?;
     sees.send_to(b"own", &EtherDest::station(There.mac(), TYPE)).await?;
     peer.send(&frame(Here.mac(), There, TYPE.0, b"incoming"))?;
@@ -145,10 +145,10 @@ pub(crate) async fn outgoing_only_if_asked_for(net: Net) -> Outcome {
 
 /// The kernel hands over what it would have cut for the wire in one piece: longer than the link's MTU, and than a buffer of
 /// that size.
-pub(crate) async fn truncation_is_seen(net: Net) -> Outcome {
+pub(crate) async fn truncation_is_seen(net: Place) -> Outcome {
     let mut peer = Peer::start(&net, There, "udp", 7000)?;
     let link = link(&net, Here)?;
-    let socket = RawEtherSocket::bind(&link, [EtherType::IPV6]).buffer(2048).await?;
+    let socket = net.bind(&link, [EtherType::IPV6]).buffer(2048).await?;
     peer.ask("segments 1400")?;
     peer.send_to(&[7; 12_000], &format!("{} 7001", Here.address()))?;
     loop {
@@ -167,11 +167,11 @@ pub(crate) async fn truncation_is_seen(net: Net) -> Outcome {
 }
 
 /// Below 0x0600 the field is a length on Ethernet: refused when the socket is bound, and when something is sent.
-pub(crate) async fn no_lengths_for_types(net: Net) -> Outcome {
+pub(crate) async fn no_lengths_for_types(net: Place) -> Outcome {
     let link = link(&net, Here)?;
     for number in [0, 0x0400, 0x05ff] {
         let small = EtherType(number);
-        let bound = RawEtherSocket::bind(&link, [TYPE, small]).await;
+        let bound = net.bind(&link, [TYPE, small]).await;
         assert!(
             matches!(bound, Err(RawError::EtherTypeNotOnLink { ether_type, .. }) if ether_type == small),
             "{bound:?}"
@@ -183,11 +183,11 @@ pub(crate) async fn no_lengths_for_types(net: Net) -> Outcome {
 }
 
 /// Numbers without a name go both ways, and through the filter.
-pub(crate) async fn types_without_a_name(net: Net) -> Outcome {
+pub(crate) async fn types_without_a_name(net: Place) -> Outcome {
     const NAMELESS: EtherType = EtherType(0x9999);
     assert_eq!(NAMELESS.name(), None);
     let mut peer = Peer::start(&net, There, "ether", NAMELESS.0)?;
-    let socket = RawEtherSocket::bind(&link(&net, Here)?, [TYPE, NAMELESS]).await?;
+    let socket = net.bind(&link(&net, Here)?, [TYPE, NAMELESS]).await?;
     socket.send_to(b"there", &EtherDest::station(There.mac(), NAMELESS)).await?;
     assert_eq!(peer.recv()?.0, frame(There.mac(), Here, NAMELESS.0, b"there"));
     for (ether_type, text) in [(NAMELESS, b"back"), (EtherType::LOCAL_2, b"lost"), (TYPE, b"more")] {
@@ -205,7 +205,7 @@ pub(crate) async fn types_without_a_name(net: Net) -> Outcome {
 }
 
 /// What is longer than the link's MTU is refused with the limit; what is as long goes.
-pub(crate) async fn the_mtu_is_the_limit(net: Net) -> Outcome {
+pub(crate) async fn the_mtu_is_the_limit(net: Place) -> Outcome {
     let mut peer = Peer::start(&net, There, "ether", TYPE.0)?;
     let socket = ether(&net, Here).await?;
     let to = EtherDest::station(There.mac(), TYPE);
@@ -220,7 +220,7 @@ pub(crate) async fn the_mtu_is_the_limit(net: Net) -> Outcome {
 }
 
 /// Multicast comes to those who have joined, as long as they have; frames for other stations never.
-pub(crate) async fn groups_are_joined(net: Net) -> Outcome {
+pub(crate) async fn groups_are_joined(net: Place) -> Outcome {
     let mut peer = Peer::start(&net, There, "ether", TYPE.0)?;
     let socket = ether(&net, Here).await?;
     let group = Group::link(GROUP)?;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use ibraw::{EtherDest, Link, NextHeader, RawError, RawEtherSocket, RawIpv6Socket};
+use ibraw::{EtherDest, Link, NextHeader, RawError, RawIpv6Socket};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
-use crate::case::Outcome;
+use crate::case::{Outcome, Place};
 use crate::ends::{TYPE, ether, frame, link};
 use crate::peer::Peer;
 use tests::veth::{Here, Net, Side, There};
@@ -16,7 +16,7 @@ fn set(net: &Net, side: Side, state: &str) -> Outcome {
 }
 
 /// A task that waits is told when the link goes down, and the same stream goes on when it is up.
-pub(crate) async fn down_and_up(net: Net) -> Outcome {
+pub(crate) async fn down_and_up(net: Place) -> Outcome {
     let mut peer = Peer::start(&net, There, "ether", TYPE.0)?;
     let socket = ether(&net, Here).await?;
     let waiting = tokio::spawn({
@@ -44,7 +44,7 @@ pub(crate) async fn down_and_up(net: Net) -> Outcome {
 }
 
 /// A link that is removed ends the stream, once, and whatever waits; later calls say so at once.
-pub(crate) async fn removed(net: Net) -> Outcome {
+pub(crate) async fn removed(net: Place) -> Outcome {
     let socket = ether(&net, Here).await?;
     let six = RawIpv6Socket::bind(&link(&net, Here)?, [NextHeader::EXPERIMENT_1]).await?;
     let waiting = tokio::spawn({
@@ -72,13 +72,13 @@ pub(crate) async fn removed(net: Net) -> Outcome {
 }
 
 /// Without the capability the error names it.
-pub(crate) async fn without_the_capability(net: Net) -> Outcome {
+pub(crate) async fn without_the_capability(net: Place) -> Outcome {
     let link = link(&net, Here)?;
     // Of this thread alone, which ends with the case.
     let mut sets = capabilities(None)?;
     sets.effective.remove(CapabilitySet::NET_RAW);
     set_capabilities(None, sets)?;
-    let ether = RawEtherSocket::bind(&link, [TYPE]).await;
+    let ether = net.bind(&link, [TYPE]).await;
     let six = RawIpv6Socket::bind(&link, [NextHeader::EXPERIMENT_1]).await;
     for error in [ether.err(), six.err()] {
         assert!(matches!(error, Some(RawError::Permission { needs: "CAP_NET_RAW" })), "{error:?}");

@@ -89,42 +89,66 @@ impl Address {
         Self { raw: unsafe { std::mem::zeroed() }, len: 0 }
     }
 
-    /// EtherType, packet type (`PACKET_HOST`, ..), kind of the link and address, if it is of the link layer.
-    pub fn as_link(&self) -> Option<(u16, u8, u16, LinkAddress)> {
-        if i32::from(self.raw.ss_family) != libc::AF_PACKET {
-            return None;
+    /// Who sent a datagram, from an address that the kernel has filled in.
+    pub(super) fn source(&self) -> Source {
+        match i32::from(self.raw.ss_family) {
+            // SAFETY: an address of this family is a `sockaddr_ll`; the storage has more than the bytes that are read.
+            libc::AF_PACKET => unsafe { Source::link_at((&raw const self.raw).cast()) },
+            libc::AF_INET6 => {
+                // SAFETY: an address of this family is a `sockaddr_in6`, for which the storage is large enough.
+                let in6 = unsafe { &*(&raw const self.raw).cast::<libc::sockaddr_in6>() };
+                Source::Ipv6 { address: Ipv6Addr::from(in6.sin6_addr.s6_addr), scope: in6.sin6_scope_id }
+            }
+            _ => Source::Unknown,
         }
-        // SAFETY: an address of this family is a `sockaddr_ll`, for which the storage is large enough.
-        let ll = unsafe { &*(&raw const self.raw).cast::<libc::sockaddr_ll>() };
-        let len = usize::from(ll.sll_halen).min(LinkAddress::MAX);
-        let mut bytes = [0; LinkAddress::MAX];
-        // SAFETY: the address begins in its field and may go on behind it, at most 24 bytes inside the storage of 128.
-        unsafe {
-            let at =
-                (&raw const self.raw).cast::<u8>().add(std::mem::offset_of!(libc::sockaddr_ll, sll_addr));
-            at.copy_to_nonoverlapping(bytes.as_mut_ptr(), len);
-        }
-        let address = LinkAddress { len: len as u8, bytes };
-        Some((u16::from_be(ll.sll_protocol), ll.sll_pkttype, ll.sll_hatype, address))
-    }
-
-    /// Address and scope, if it is of IPv6.
-    pub fn as_ipv6(&self) -> Option<(Ipv6Addr, u32)> {
-        if i32::from(self.raw.ss_family) != libc::AF_INET6 {
-            return None;
-        }
-        // SAFETY: an address of this family is a `sockaddr_in6`, for which the storage is large enough.
-        let in6 = unsafe { &*(&raw const self.raw).cast::<libc::sockaddr_in6>() };
-        Some((Ipv6Addr::from(in6.sin6_addr.s6_addr), in6.sin6_scope_id))
     }
 }
 
 impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.as_link(), self.as_ipv6()) {
-            (Some(link), _) => write!(f, "{link:?}"),
-            (_, Some(ipv6)) => write!(f, "{ipv6:?}"),
-            _ => write!(f, "Address(none)"),
+        f.debug_tuple("Address").field(&self.source()).finish()
+    }
+}
+
+/// Who sent a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// A station of a link.
+    Link {
+        /// Whom the frame is for: `PACKET_HOST`, …
+        packet_type: u8,
+        /// The address, of no bytes where the link does not say.
+        address: LinkAddress,
+    },
+    /// A host.
+    Ipv6 {
+        /// Its address.
+        address: Ipv6Addr,
+        /// The interface, for an address of a link.
+        scope: u32,
+    },
+    /// The kernel does not say.
+    Unknown,
+}
+
+impl Source {
+    /// How many bytes an address of the link layer has at most.
+    pub(super) const LINK_LEN: usize = std::mem::offset_of!(libc::sockaddr_ll, sll_addr) + LinkAddress::MAX;
+
+    /// Reads a `sockaddr_ll`.
+    ///
+    /// # Safety
+    /// There are [`LINK_LEN`](Self::LINK_LEN) bytes to read, though the address may be shorter, and they begin with one.
+    pub(super) unsafe fn link_at(at: *const u8) -> Self {
+        // SAFETY: the caller has them; they need not be aligned.
+        let ll = unsafe { at.cast::<libc::sockaddr_ll>().read_unaligned() };
+        let len = usize::from(ll.sll_halen).min(LinkAddress::MAX);
+        let mut bytes = [0; LinkAddress::MAX];
+        // SAFETY: the address begins in its field and may go on behind it, at most 24 bytes, which the caller has.
+        unsafe {
+            at.add(std::mem::offset_of!(libc::sockaddr_ll, sll_addr))
+                .copy_to_nonoverlapping(bytes.as_mut_ptr(), len);
         }
+        Self::Link { packet_type: ll.sll_pkttype, address: LinkAddress { len: len as u8, bytes } }
     }
 }

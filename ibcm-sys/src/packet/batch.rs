@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 use std::net::Ipv6Addr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use super::Address;
 use super::options::packet_info;
+use super::{Address, Source};
 
 /// The most datagrams of one system call.
 pub const BATCH: usize = 64;
@@ -45,6 +45,15 @@ pub struct Tag {
     pub tpid: Option<u16>,
 }
 
+impl Tag {
+    /// The tag of a frame with this status.
+    pub(super) fn new(status: u32, tci: u16, tpid: u16) -> Option<Self> {
+        let has = |bit| status & bit != 0;
+        has(libc::TP_STATUS_VLAN_VALID)
+            .then(|| Self { tci, tpid: has(libc::TP_STATUS_VLAN_TPID_VALID).then_some(tpid) })
+    }
+}
+
 /// A received datagram.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
@@ -54,8 +63,8 @@ pub struct Received<'a> {
     /// How long it was.
     pub wire_len: usize,
     /// Who sent it.
-    pub from: &'a Address,
-    /// How many the socket had dropped before it, modulo 2^32; `None` before the first.
+    pub from: Source,
+    /// How many the socket had dropped before it, modulo 2^32; `None` before the first, and in a ring, which counts apart.
     pub drops: Option<u32>,
     /// The VLAN tag that it had.
     pub tag: Option<Tag>,
@@ -164,7 +173,7 @@ impl RecvBatch {
         Some(Received {
             data: &self.data[at * self.size..][..about.copied],
             wire_len: about.wire_len,
-            from: &about.from,
+            from: about.from.source(),
             drops: about.drops,
             tag: about.tag,
             is_checksum_partial: about.is_checksum_partial,
@@ -218,13 +227,8 @@ impl About {
     }
 
     fn auxdata(&mut self, auxdata: &libc::tpacket_auxdata) {
-        const CHECKSUM_NOT_READY: u32 = 1 << 3;
-        const VLAN_VALID: u32 = 1 << 4;
-        const TPID_VALID: u32 = 1 << 6;
-        let has = |bit| auxdata.tp_status & bit != 0;
-        self.is_checksum_partial = has(CHECKSUM_NOT_READY);
-        self.tag = has(VLAN_VALID)
-            .then(|| Tag { tci: auxdata.tp_vlan_tci, tpid: has(TPID_VALID).then_some(auxdata.tp_vlan_tpid) });
+        self.is_checksum_partial = auxdata.tp_status & libc::TP_STATUS_CSUMNOTREADY != 0;
+        self.tag = Tag::new(auxdata.tp_status, auxdata.tp_vlan_tci, auxdata.tp_vlan_tpid);
     }
 }
 
@@ -294,7 +298,7 @@ mod tests {
         let first = batch.get(0).unwrap();
         assert_eq!((first.data, first.to.unwrap().0), (&b"ab"[..], "::1".parse().unwrap()));
         assert!(first.hop_limit.is_some() && first.traffic_class == Some(0) && first.drops.is_none());
-        assert_eq!(first.from.as_ipv6().unwrap().0, "::1".parse::<Ipv6Addr>().unwrap());
+        assert_eq!(first.from, Source::Ipv6 { address: "::1".parse().unwrap(), scope: 0 });
         assert_eq!(batch.get(1).unwrap().data, b"four");
         assert_eq!(batch.recv(b.as_fd(), 8).unwrap(), 1);
         let cut = batch.get(0).unwrap();

@@ -201,8 +201,22 @@ pub fn dropped(socket: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(values[DROPS])
 }
 
+/// Frames that a socket with a [`Ring`](super::Ring) has dropped since this was asked last, and how often its ring was full
+/// (`PACKET_STATISTICS`).
+pub fn ring_losses(socket: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
+    let mut stats = libc::tpacket_stats_v3 { tp_packets: 0, tp_drops: 0, tp_freeze_q_cnt: 0 };
+    let mut len = size_of_val(&stats) as libc::socklen_t;
+    // SAFETY: the descriptor is open for the time of the borrow; the kernel writes at most `len` bytes, the size of
+    // `stats`, and keeps neither pointer.
+    done(unsafe {
+        let to = (&raw mut stats).cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS, to, &raw mut len)
+    })?;
+    Ok((stats.tp_drops, stats.tp_freeze_q_cnt))
+}
+
 /// Sets an option to a plain value.
-fn set<T>(socket: BorrowedFd<'_>, level: i32, option: i32, value: &T) -> io::Result<()> {
+pub(super) fn set<T>(socket: BorrowedFd<'_>, level: i32, option: i32, value: &T) -> io::Result<()> {
     // SAFETY: the descriptor is open for the time of the borrow; the kernel reads `size_of::<T>()` bytes of a live value and
     // keeps no pointer to them.
     done(unsafe {

@@ -6,13 +6,16 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::Poll;
 
-use ibcm_sys::packet::{self, Address, Instruction, Kind, LinkAddress, Outgoing, Received, RecvBatch};
+use ibcm_sys::packet::{
+    self, Address, Instruction, Kind, LinkAddress, Outgoing, Received, RecvBatch, Source,
+};
 use ibwire::raw::{EtherType, Ipv6Header};
 use socket2::{Domain, SockRef, Socket, Type};
 
 use super::claims::{self, Claims};
 use super::frame;
 use super::queue::Queue;
+use super::ring::Ring;
 use super::watch::Watch;
 use crate::backend::{Backend, Ether, NotSent, Wait};
 use crate::batch::{Data, Taken};
@@ -26,6 +29,8 @@ use crate::{Batch, EtherDest, Group, RawError};
 #[derive(Debug)]
 pub(crate) struct PacketSocket {
     queue: Queue,
+    /// Where frames come instead, if it has one.
+    ring: Option<Ring>,
     watch: Watch,
     link: Arc<Interface>,
     options: Options,
@@ -60,6 +65,12 @@ impl PacketSocket {
         if let Some(bytes) = options.recv_buffer {
             SockRef::from(&socket).set_recv_buffer_size(bytes).map_err(set)?;
         }
+        let ring = options.ring.map(|ring| {
+            packet::Ring::new(fd, ring.spec()?)
+                .map(Ring::new)
+                .map_err(|error| RawError::io("make a ring", error))
+        });
+        let ring = ring.transpose()?;
         packet::report_drops(fd).map_err(set)?;
         let listens_to_all = options.is_any
             || options.sees_outgoing
@@ -91,6 +102,7 @@ impl PacketSocket {
         }
         Ok(Self {
             queue: Queue::new(socket)?,
+            ring,
             watch,
             link: link.clone(),
             options,
@@ -109,7 +121,7 @@ impl PacketSocket {
         joined: &HashMap<LinkAddress, Vec<Option<Ipv6Addr>>>,
     ) -> Option<(usize, EtherMeta)> {
         let counters = &self.counters;
-        let (_, packet_type, _, src) = received.from.as_link()?;
+        let Source::Link { packet_type, address: src } = received.from else { return None };
         let begin = frame::header_len(self.link.kind);
         let Some(header) = frame::parse(self.link.kind, received.data) else {
             count(&counters.rx_malformed);
@@ -216,20 +228,37 @@ impl Backend<Ether> for PacketSocket {
     }
 
     fn recv(&self, batch: &mut Batch<Ether>, most: usize) -> Result<Poll<()>, RawError> {
-        if !self.queue.recv(&mut batch.room, most, &self.watch)? {
-            return Ok(Poll::Pending);
-        }
-        let joined = self.joined.read().unwrap_or_else(PoisonError::into_inner);
         let mut bytes = 0;
-        for at in 0..batch.room.len() {
-            let Some(received) = batch.room.get(at) else { break };
-            let Some((begin, meta)) = self.meta(&received, &joined) else { continue };
-            let len = received.data.len() - begin;
+        let joined = || self.joined.read().unwrap_or_else(PoisonError::into_inner);
+        let mut note = |meta: &EtherMeta| {
             bytes += meta.wire_len;
             if meta.truncated {
                 count(&self.counters.rx_truncated);
             }
-            batch.taken.push(Taken { data: Data::Room(at, begin, len), meta });
+        };
+        if let Some(ring) = &self.ring {
+            let (joined, longest) = (joined(), self.longest());
+            let take = |received: &Received<'_>| {
+                let (begin, mut meta) = self.meta(received, &joined)?;
+                let len = (received.data.len() - begin).min(longest);
+                meta.truncated = meta.wire_len > len;
+                note(&meta);
+                Some((begin, len, meta))
+            };
+            if !ring.recv(batch, most, (&self.queue, &self.watch, &self.counters), take)? {
+                return Ok(Poll::Pending);
+            }
+        } else {
+            if !self.queue.recv(&mut batch.room, most, &self.watch)? {
+                return Ok(Poll::Pending);
+            }
+            let joined = joined();
+            for at in 0..batch.room.len() {
+                let Some(received) = batch.room.get(at) else { break };
+                let Some((begin, meta)) = self.meta(&received, &joined) else { continue };
+                note(&meta);
+                batch.taken.push(Taken { data: Data::Room(at, begin, received.data.len() - begin), meta });
+            }
         }
         add(&self.counters.rx_packets, batch.taken.len());
         add(&self.counters.rx_bytes, bytes);
@@ -311,16 +340,26 @@ impl Backend<Ether> for PacketSocket {
     }
 
     fn note_drops(&self) {
-        self.queue.note_drops(&self.counters);
+        match &self.ring {
+            Some(ring) => ring.note_drops(&self.queue, &self.counters),
+            None => self.queue.note_drops(&self.counters),
+        }
     }
 
     fn room(&self, most: usize) -> Batch<Ether> {
-        let buffer = self.options.buffer.unwrap_or(self.link.mtu.max(2048));
-        Batch::new(RecvBatch::new(most, buffer + frame::header_len(self.link.kind)))
+        match self.ring {
+            Some(_) => Batch::new(RecvBatch::new(1, 0)),
+            None => Batch::new(RecvBatch::new(most, self.longest() + frame::header_len(self.link.kind))),
+        }
     }
 }
 
 impl PacketSocket {
+    /// The longest payload that is received whole.
+    fn longest(&self) -> usize {
+        self.options.buffer.unwrap_or(self.link.mtu.max(2048))
+    }
+
     fn join_now(&self, group: &Group) -> Result<(), RawError> {
         if self.link.kind == LinkKind::InfiniBand {
             return Err(RawError::Unsupported("a group of IP over InfiniBand for packets of an EtherType"));

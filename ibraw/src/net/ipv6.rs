@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::task::Poll;
 
 use futures_core::future::BoxFuture;
-use ibcm_sys::packet::{self, Address, Outgoing, Received, RecvBatch};
+use ibcm_sys::packet::{self, Address, Outgoing, Received, RecvBatch, Source};
 use ibwire::raw::{Ipv6Header, NextHeader};
 use rustix::io::Errno;
 use socket2::{Domain, Protocol as Number, Socket, Type};
@@ -70,7 +70,7 @@ impl RawSockets {
     }
 
     fn meta(&self, lane: &Lane, received: &Received<'_>, joined: &HashSet<Ipv6Addr>) -> Option<Ipv6Meta> {
-        let (src, _) = received.from.as_ipv6()?;
+        let Source::Ipv6 { address: src, .. } = received.from else { return None };
         let (dst, by) = received.to?;
         if by != self.link.index {
             count(&self.counters.rx_other_host);

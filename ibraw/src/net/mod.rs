@@ -5,4 +5,5 @@ pub(crate) mod ether;
 mod frame;
 pub(crate) mod ipv6;
 mod queue;
+mod ring;
 mod watch;

@@ -1,13 +1,14 @@
 //! A socket's queue of received datagrams, and its way out.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use ibcm_sys::Watch as Watched;
 use ibcm_sys::packet::{self, Outgoing, RecvBatch, send_many};
 use rustix::io::Errno;
+use socket2::SockRef;
 
 use super::watch::Watch;
 use crate::RawError;
@@ -41,9 +42,28 @@ impl Queue {
 
     /// Receives into `room`; false if there is nothing.
     pub(super) fn recv(&self, room: &mut RecvBatch, most: usize, watch: &Watch) -> Result<bool, RawError> {
+        self.try_io(watch, |socket| room.recv(socket, most).map(drop))
+    }
+
+    /// Whether `take` finds something in a ring. If not, the socket is ready when there is something new.
+    pub(super) fn has(&self, watch: &Watch, mut take: impl FnMut() -> Option<()>) -> Result<bool, RawError> {
+        if take().is_some() {
+            return Ok(true);
+        }
+        self.try_io(watch, |socket| match take() {
+            Some(()) => Ok(()),
+            // No call to receive takes the socket's error from it.
+            None => Err(SockRef::from(&socket).take_error()?.unwrap_or(io::ErrorKind::WouldBlock.into())),
+        })
+    }
+
+    fn try_io(
+        &self,
+        watch: &Watch,
+        mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<()>,
+    ) -> Result<bool, RawError> {
         loop {
-            let received = self.watched.try_io(|socket| room.recv(socket, most).map(drop));
-            match received {
+            match self.watched.try_io(&mut call) {
                 Ok(()) => return Ok(true),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     return if watch.is_gone() { Err(RawError::LinkGone) } else { Ok(false) };

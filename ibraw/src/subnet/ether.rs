@@ -46,6 +46,9 @@ impl EtherQueue {
         if options.fanout.is_some() || matches!(options.vlan, VlanPolicy::Id(_)) {
             return Err(RawError::Unsupported("fanout, and a VLAN,"));
         }
+        if options.ring.is_some() {
+            return Err(RawError::Unsupported("a ring"));
+        }
         let values = types.iter().map(|ether_type| ether_type.0).collect();
         let filter = RawFilter {
             view: if options.hears_port { RawView::Port } else { RawView::Joined },
