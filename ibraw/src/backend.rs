@@ -6,9 +6,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 
+use crate::ether::EtherOptions;
+use crate::ipv6::Ipv6Options;
 use crate::meta::{EtherMeta, Ipv6Meta};
 use crate::stats::Counters;
-use crate::{Batch, EtherDest, Group, Ipv6Dest, RawError};
+use crate::{Batch, EtherDest, EtherType, Group, Ipv6Dest, NextHeader, RawError};
 
 mod sealed {
     #[allow(unnameable_types)]
@@ -16,11 +18,15 @@ mod sealed {
 }
 
 /// A kind of raw datagram: [`Ether`] or [`Ipv6`].
-pub trait Protocol: sealed::Sealed + Sized + fmt::Debug + Send + Sync + 'static {
+pub trait Protocol: sealed::Sealed + Sized + Clone + fmt::Debug + Send + Sync + 'static {
     /// What is known of a received datagram.
     type Meta: Clone + fmt::Debug + Send + Sync + Unpin + 'static;
     /// Where a datagram goes.
     type Dest: Clone + fmt::Debug + Send + Sync + Unpin + 'static;
+    /// The number by which datagrams are told apart.
+    type Number: Copy + fmt::Debug + Send + Sync + Unpin + 'static;
+    #[doc(hidden)]
+    type Options: Clone + Default + fmt::Debug + Send + Sync + Unpin + 'static;
 
     /// Length of a datagram that is longer than the socket's buffer.
     #[doc(hidden)]
@@ -28,7 +34,7 @@ pub trait Protocol: sealed::Sealed + Sized + fmt::Debug + Send + Sync + 'static 
 }
 
 /// Packets of an EtherType.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Ether {}
 
 impl sealed::Sealed for Ether {}
@@ -36,6 +42,8 @@ impl sealed::Sealed for Ether {}
 impl Protocol for Ether {
     type Meta = EtherMeta;
     type Dest = EtherDest;
+    type Number = EtherType;
+    type Options = EtherOptions;
 
     fn cut(meta: &EtherMeta) -> Option<usize> {
         meta.truncated.then_some(meta.wire_len)
@@ -43,7 +51,7 @@ impl Protocol for Ether {
 }
 
 /// IPv6 packets.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Ipv6 {}
 
 impl sealed::Sealed for Ipv6 {}
@@ -51,6 +59,8 @@ impl sealed::Sealed for Ipv6 {}
 impl Protocol for Ipv6 {
     type Meta = Ipv6Meta;
     type Dest = Ipv6Dest;
+    type Number = NextHeader;
+    type Options = Ipv6Options;
 
     fn cut(meta: &Ipv6Meta) -> Option<usize> {
         meta.truncated.then_some(meta.wire_len)
@@ -67,6 +77,8 @@ pub(crate) enum NotSent {
     WouldBlock,
     /// The link has no buffers: nothing tells when it has.
     NoBuffers,
+    /// The way to the first one's destination is not known yet.
+    NoWay,
     /// It never will be.
     Error(RawError),
 }
@@ -94,6 +106,11 @@ pub(crate) trait Backend<P: Protocol>: fmt::Debug + Send + Sync {
     /// Until there may be room.
     fn writable(&self) -> Wait<'_>;
 
+    /// Finds the way to a destination, where that takes its time.
+    fn find_way<'a>(&'a self, _dest: &'a P::Dest) -> Wait<'a> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// What is wrong with a datagram, before it is sent. Else the length of its payload on the wire.
     fn check(&self, data: &[u8], dest: &P::Dest) -> Result<usize, RawError>;
 
@@ -102,6 +119,9 @@ pub(crate) trait Backend<P: Protocol>: fmt::Debug + Send + Sync {
 
     /// The last to leave in this socket.
     fn leave(&self, group: &Group) -> Result<(), RawError>;
+
+    /// Bytes that there are for what was not received yet.
+    fn recv_buffer(&self) -> usize;
 
     /// Brings the count of what the queue has dropped up to date.
     fn note_drops(&self);

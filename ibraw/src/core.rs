@@ -152,6 +152,7 @@ impl<P: Protocol> Core<P> {
                 Ok(sent) => return Ok(sent),
                 Err(NotSent::Error(error)) => return Err(error),
                 Err(NotSent::WouldBlock) => self.backend.writable(),
+                Err(NotSent::NoWay) => self.backend.find_way(datagrams[0].1),
                 Err(NotSent::NoBuffers) => {
                     let until = Instant::now() + pause;
                     pause = (pause * 2).min(PAUSE.1);

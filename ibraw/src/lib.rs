@@ -20,6 +20,7 @@
 
 mod backend;
 mod batch;
+mod bind;
 mod core;
 mod error;
 mod ether;
@@ -39,6 +40,7 @@ mod stream;
 mod subnet;
 
 pub use batch::Batch;
+pub use bind::Bind;
 pub use error::{ErrorKind, RawError};
 pub use ether::{BindEther, RawEtherSocket, VlanPolicy};
 pub use framed::Framed;
@@ -48,7 +50,7 @@ pub use ibwire::raw::{EtherType, NextHeader};
 pub use ipv6::{BindIpv6, RawIpv6Socket};
 pub use link::{Link, LinkKind};
 pub use membership::Membership;
-pub use meta::{Datagram, EtherMeta, FrameKind, Ipv6Meta, Sent, Vlan};
+pub use meta::{Datagram, EtherMeta, FrameKind, Ipv6Meta, Sent, SubnetMeta, Vlan};
 pub use ring::Ring;
 pub use sink::DatagramSink;
 pub use socket::RawSocket;

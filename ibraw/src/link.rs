@@ -58,6 +58,21 @@ pub(crate) struct Interface {
     pub(crate) kind: LinkKind,
     pub(crate) mtu: usize,
     pub(crate) address: LinkAddress,
+    /// Its network namespace.
+    space: u64,
+}
+
+/// Which interface of the machine it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct LinkId {
+    pub(crate) space: u64,
+    pub(crate) index: u32,
+}
+
+impl Interface {
+    pub(crate) fn id(&self) -> LinkId {
+        LinkId { space: self.space, index: self.index }
+    }
 }
 
 /// Kinds of links.
@@ -91,7 +106,8 @@ impl Link {
         };
         let (index, address) = (info.index, info.address);
         let mtu = info.mtu as usize;
-        let interface = Interface { name: name.into(), index, kind, mtu, address };
+        let space = packet::namespace(any.as_fd());
+        let interface = Interface { name: name.into(), index, kind, mtu, address, space };
         Ok(Self { inner: Inner::Interface(Arc::new(interface)) })
     }
 
@@ -139,7 +155,7 @@ impl Link {
 #[cfg(feature = "soft")]
 impl From<SoftDevice> for Link {
     fn from(device: SoftDevice) -> Self {
-        Self { inner: Inner::Subnet(Arc::new(SubnetPort { device, port: 1 })) }
+        Self { inner: Inner::Subnet(Arc::new(SubnetPort::new(device, 1))) }
     }
 }
 
@@ -150,7 +166,7 @@ impl Link {
     /// # Errors
     /// [`RawError::Invalid`] if there is no such port, [`RawError::LinkGone`] if the device is gone.
     pub fn port(device: SoftDevice, port: u8) -> Result<Self, RawError> {
-        let port = SubnetPort { device, port };
+        let port = SubnetPort::new(device, port);
         port.attr()?;
         Ok(Self { inner: Inner::Subnet(Arc::new(port)) })
     }

@@ -3,6 +3,7 @@
 use std::net::Ipv6Addr;
 
 use bytes::Bytes;
+use ibwire::{Lid, ServiceLevel};
 
 use crate::{EtherType, LinkAddress, NextHeader};
 
@@ -43,6 +44,18 @@ pub struct Vlan {
     pub drop_eligible: bool,
 }
 
+/// What a subnet tells of a packet beside its sender (spec/raw.md 3.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SubnetMeta {
+    /// The LID of the port that sent it.
+    pub slid: Lid,
+    /// Its service level.
+    pub sl: ServiceLevel,
+    /// Low bits of the LID that it was sent to; `None` for multicast.
+    pub path_bits: Option<u8>,
+}
+
 /// What is known of a packet of an EtherType.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -65,6 +78,8 @@ pub struct EtherMeta {
     pub checksum_partial: bool,
     /// Datagrams that the socket lost between the one before and this one, because its queue was full.
     pub drops_before: u32,
+    /// On a subnet: how it came there.
+    pub subnet: Option<SubnetMeta>,
 }
 
 /// What is known of an IPv6 packet.
@@ -87,6 +102,8 @@ pub struct Ipv6Meta {
     pub truncated: bool,
     /// Datagrams that the socket lost between the one before and this one, because its queue was full.
     pub drops_before: u32,
+    /// On a subnet: how it came there.
+    pub subnet: Option<SubnetMeta>,
 }
 
 /// What was sent.

@@ -124,6 +124,12 @@ impl<P: Protocol> RawSocket<P> {
         self.core.stats()
     }
 
+    /// Bytes that there are for what has arrived and was not received yet: of the kernel's queue with its bookkeeping, twice what
+    /// was asked for if it could be had (socket(7)), of the ring, or of the receives of a queue pair.
+    pub fn recv_buffer(&self) -> usize {
+        self.core.backend.recv_buffer()
+    }
+
     /// The link that it is bound to.
     pub fn link(&self) -> &Link {
         &self.core.link

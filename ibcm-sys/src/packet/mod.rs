@@ -11,7 +11,7 @@ pub use addr::{Address, LinkAddress, Source};
 pub use batch::{BATCH, Outgoing, Received, RecvBatch, Tag, send_many};
 pub use options::{
     Instruction, Kind, LinkInfo, attach_filter, bind, deliver_auxdata, deliver_ipv6_facts, dropped, exists,
-    fanout, hear_no_outgoing, ipv6_checksum_at, ipv6_header_included, link_info, membership, packet_socket,
-    report_drops, ring_losses,
+    fanout, hear_no_outgoing, ipv6_checksum_at, ipv6_header_included, link_info, membership, namespace,
+    packet_socket, report_drops, ring_losses,
 };
 pub use ring::{Block, Cursor, Ring, RingSpec};

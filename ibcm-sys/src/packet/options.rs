@@ -215,6 +215,21 @@ pub fn ring_losses(socket: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
     Ok((stats.tp_drops, stats.tp_freeze_q_cnt))
 }
 
+/// A number of the socket's network namespace that no other one has had since the machine was started (`SO_NETNS_COOKIE`, Linux
+/// 5.14); before 0.
+pub fn namespace(socket: BorrowedFd<'_>) -> u64 {
+    const SO_NETNS_COOKIE: i32 = 71; // asm-generic/socket.h
+    let mut cookie = 0_u64;
+    let mut len = size_of_val(&cookie) as libc::socklen_t;
+    // SAFETY: the descriptor is open for the time of the borrow; the kernel writes at most `len` bytes, the size of
+    // `cookie`, and keeps neither pointer.
+    let told = done(unsafe {
+        let to = (&raw mut cookie).cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE, to, &raw mut len)
+    });
+    told.map_or(0, |()| cookie)
+}
+
 /// Sets an option to a plain value.
 pub(super) fn set<T>(socket: BorrowedFd<'_>, level: i32, option: i32, value: &T) -> io::Result<()> {
     // SAFETY: the descriptor is open for the time of the borrow; the kernel reads `size_of::<T>()` bytes of a live value and

@@ -63,6 +63,10 @@ impl Backend<Ether> for SlowToLeave {
         Ok(())
     }
 
+    fn recv_buffer(&self) -> usize {
+        0
+    }
+
     fn note_drops(&self) {}
 
     fn room(&self, most: usize) -> Batch<Ether> {

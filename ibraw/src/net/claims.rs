@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::RawError;
+use crate::link::LinkId;
 
 /// One claim: link, kind of socket, EtherType or next header.
-pub(super) type What = (u32, Kind, u16);
+pub(super) type What = (LinkId, Kind, u16);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
@@ -73,7 +74,7 @@ mod tests {
 
     #[test]
     fn raw_t15_a_claim_is_exclusive_until_it_is_dropped() {
-        let what = |number| vec![(u32::MAX, Kind::EtherType, number)];
+        let what = |number| vec![(LinkId { space: 0, index: u32::MAX }, Kind::EtherType, number)];
         let [one, two] = [0, 1].map(|_| Claims::new(what(1), false).unwrap());
         assert!(matches!(Claims::new(what(1), true), Err(RawError::FilterConflict(_))));
         drop((one, two));

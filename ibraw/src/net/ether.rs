@@ -10,16 +10,17 @@ use ibcm_sys::packet::{
     self, Address, Instruction, Kind, LinkAddress, Outgoing, Received, RecvBatch, Source,
 };
 use ibwire::raw::{EtherType, Ipv6Header};
-use socket2::{Domain, SockRef, Socket, Type};
+use socket2::{Domain, Socket, Type};
 
 use super::claims::{self, Claims};
 use super::frame;
-use super::queue::Queue;
+use super::queue::{self, Queue};
 use super::ring::Ring;
 use super::watch::Watch;
 use crate::backend::{Backend, Ether, NotSent, Wait};
 use crate::batch::{Data, Taken};
-use crate::ether::{Options, VlanPolicy};
+use crate::bind::Plan;
+use crate::ether::VlanPolicy;
 use crate::link::{Interface, LinkKind};
 use crate::meta::{EtherMeta, FrameKind, Vlan};
 use crate::stats::{Counters, add, count};
@@ -33,7 +34,7 @@ pub(crate) struct PacketSocket {
     ring: Option<Ring>,
     watch: Watch,
     link: Arc<Interface>,
-    options: Options,
+    plan: Plan<Ether>,
     /// Of each group on the link the IPv6 groups that were joined, `None` for the group itself.
     joined: RwLock<HashMap<LinkAddress, Vec<Option<Ipv6Addr>>>>,
     /// Joins the groups of IPv6 in the kernel, which then announces that (MLD).
@@ -46,29 +47,23 @@ pub(crate) struct PacketSocket {
 const ALL: u16 = 3;
 
 impl PacketSocket {
-    pub(crate) fn bind(
-        link: &Arc<Interface>,
-        types: &[EtherType],
-        options: Options,
-    ) -> Result<Self, RawError> {
-        if !options.is_any && types.is_empty() {
-            return Err(RawError::NoFilter);
-        }
+    pub(crate) fn bind(link: &Arc<Interface>, plan: &Plan<Ether>) -> Result<Self, RawError> {
+        let (types, options) = (&plan.filter[..], &plan.own);
         types.iter().try_for_each(|ether_type| check_type(link.kind, *ether_type))?;
         let claims =
-            types.iter().map(|ether_type| (link.index, claims::Kind::EtherType, ether_type.0)).collect();
-        let claims = Claims::new(claims, options.is_exclusive)?;
+            types.iter().map(|ether_type| (link.id(), claims::Kind::EtherType, ether_type.0)).collect();
+        let claims = Claims::new(claims, plan.is_exclusive)?;
         let counters: Arc<Counters> = Arc::default();
         let socket = packet::packet_socket().map_err(|error| RawError::io("make a packet socket", error))?;
         let fd = socket.as_fd();
         let set = |error| RawError::io("set up a packet socket", error);
-        if let Some(bytes) = options.recv_buffer {
-            SockRef::from(&socket).set_recv_buffer_size(bytes).map_err(set)?;
+        if let Some(bytes) = plan.recv_buffer {
+            queue::set_recv_buffer(&socket, bytes).map_err(set)?;
         }
         let ring = options.ring.map(|ring| {
-            packet::Ring::new(fd, ring.spec()?)
-                .map(Ring::new)
-                .map_err(|error| RawError::io("make a ring", error))
+            let spec = ring.spec()?;
+            let blocks = packet::Ring::new(fd, spec).map_err(|error| RawError::io("make a ring", error))?;
+            Ok(Ring::new(blocks, spec))
         });
         let ring = ring.transpose()?;
         packet::report_drops(fd).map_err(set)?;
@@ -105,7 +100,7 @@ impl PacketSocket {
             ring,
             watch,
             link: link.clone(),
-            options,
+            plan: plan.clone(),
             joined: RwLock::default(),
             // Without IPv6 on this machine nobody listens to announcements.
             announcer: Socket::new(Domain::IPV6, Type::DGRAM, None).ok(),
@@ -139,16 +134,17 @@ impl PacketSocket {
             priority: (tag.tci >> 13) as u8,
             drop_eligible: tag.tci & 0x1000 != 0,
         });
-        if !self.options.vlan.takes(vlan) {
+        if !self.plan.own.vlan.takes(vlan) {
             count(&counters.rx_other_vlan);
             return None;
         }
-        if kind == FrameKind::OtherHost && !self.options.accepts_other_host && !self.options.is_promiscuous {
+        if kind == FrameKind::OtherHost && !self.plan.own.accepts_other_host && !self.plan.own.is_promiscuous
+        {
             count(&counters.rx_other_host);
             return None;
         }
         let destination = || Ipv6Header::parse(&received.data[begin..]).ok().map(|header| header.dst);
-        if kind == FrameKind::Multicast && !self.options.hears_port {
+        if kind == FrameKind::Multicast && !self.plan.hears_port {
             let is_member = header.dst.is_none_or(|dst| match joined.get(&dst) {
                 None => false,
                 Some(groups) if header.ether_type == EtherType::IPV6 && !groups.contains(&None) => {
@@ -171,6 +167,7 @@ impl PacketSocket {
             truncated: received.wire_len > received.data.len(),
             checksum_partial: received.is_checksum_partial,
             drops_before: self.queue.drops_before(received.drops),
+            subnet: None,
         };
         Some((begin, meta))
     }
@@ -237,7 +234,7 @@ impl Backend<Ether> for PacketSocket {
             }
         };
         if let Some(ring) = &self.ring {
-            let (joined, longest) = (joined(), self.longest());
+            let (joined, longest) = (joined(), self.plan.longest(self.link.mtu));
             let take = |received: &Received<'_>| {
                 let (begin, mut meta) = self.meta(received, &joined)?;
                 let len = (received.data.len() - begin).min(longest);
@@ -339,6 +336,13 @@ impl Backend<Ether> for PacketSocket {
         Ok(())
     }
 
+    fn recv_buffer(&self) -> usize {
+        match &self.ring {
+            Some(ring) => ring.len(),
+            None => self.queue.recv_buffer(),
+        }
+    }
+
     fn note_drops(&self) {
         match &self.ring {
             Some(ring) => ring.note_drops(&self.queue, &self.counters),
@@ -349,17 +353,15 @@ impl Backend<Ether> for PacketSocket {
     fn room(&self, most: usize) -> Batch<Ether> {
         match self.ring {
             Some(_) => Batch::new(RecvBatch::new(1, 0)),
-            None => Batch::new(RecvBatch::new(most, self.longest() + frame::header_len(self.link.kind))),
+            None => Batch::new(RecvBatch::new(
+                most,
+                self.plan.longest(self.link.mtu) + frame::header_len(self.link.kind),
+            )),
         }
     }
 }
 
 impl PacketSocket {
-    /// The longest payload that is received whole.
-    fn longest(&self) -> usize {
-        self.options.buffer.unwrap_or(self.link.mtu.max(2048))
-    }
-
     fn join_now(&self, group: &Group) -> Result<(), RawError> {
         if self.link.kind == LinkKind::InfiniBand {
             return Err(RawError::Unsupported("a group of IP over InfiniBand for packets of an EtherType"));

@@ -14,11 +14,11 @@ use rustix::io::Errno;
 use socket2::{Domain, Protocol as Number, Socket, Type};
 
 use super::claims::{self, Claims};
-use super::queue::Queue;
+use super::queue::{self, Queue};
 use super::watch::Watch;
 use crate::backend::{Backend, Ipv6, NotSent, Wait};
 use crate::batch::{Data, Taken};
-use crate::ipv6::Options;
+use crate::bind::Plan;
 use crate::link::Interface;
 use crate::meta::Ipv6Meta;
 use crate::stats::{Counters, add, count};
@@ -32,7 +32,7 @@ pub(crate) struct RawSockets {
     turn: AtomicUsize,
     watch: Watch,
     link: Arc<Interface>,
-    options: Options,
+    plan: Plan<Ipv6>,
     joined: RwLock<HashSet<Ipv6Addr>>,
     counters: Arc<Counters>,
     _claims: Claims,
@@ -45,28 +45,22 @@ struct Lane {
 }
 
 impl RawSockets {
-    pub(crate) fn bind(
-        link: &Arc<Interface>,
-        next: &[NextHeader],
-        options: Options,
-    ) -> Result<Self, RawError> {
-        if next.is_empty() {
-            return Err(RawError::NoFilter);
-        }
+    pub(crate) fn bind(link: &Arc<Interface>, plan: &Plan<Ipv6>) -> Result<Self, RawError> {
+        let next = &plan.filter;
         if next.contains(&NextHeader::HOP_BY_HOP) || next.contains(&NextHeader(255)) {
             return Err(RawError::Unsupported("next header 0 or 255"));
         }
-        let claims = next.iter().map(|next| (link.index, claims::Kind::NextHeader, next.0.into())).collect();
-        let claims = Claims::new(claims, options.is_exclusive)?;
+        let claims = next.iter().map(|next| (link.id(), claims::Kind::NextHeader, next.0.into())).collect();
+        let claims = Claims::new(claims, plan.is_exclusive)?;
         let counters: Arc<Counters> = Arc::default();
         let watch = Watch::new(link.clone(), counters.clone())?;
         let lane = |next_header: &NextHeader| {
-            let socket = open(link, *next_header, &options)?;
+            let socket = open(link, *next_header, plan)?;
             Ok(Lane { next_header: *next_header, queue: Queue::new(socket)? })
         };
         let lanes = next.iter().map(lane).collect::<Result<_, RawError>>()?;
-        let (link, joined) = (link.clone(), RwLock::default());
-        Ok(Self { lanes, turn: AtomicUsize::new(0), watch, link, options, joined, counters, _claims: claims })
+        let (link, plan, joined) = (link.clone(), plan.clone(), RwLock::default());
+        Ok(Self { lanes, turn: AtomicUsize::new(0), watch, link, plan, joined, counters, _claims: claims })
     }
 
     fn meta(&self, lane: &Lane, received: &Received<'_>, joined: &HashSet<Ipv6Addr>) -> Option<Ipv6Meta> {
@@ -77,7 +71,7 @@ impl RawSockets {
             return None;
         }
         // What any socket of this machine has joined comes here (spec/raw.md 6.5).
-        if dst.is_multicast() && !self.options.hears_port && !joined.contains(&dst) {
+        if dst.is_multicast() && !self.plan.hears_port && !joined.contains(&dst) {
             count(&self.counters.rx_not_member);
             return None;
         }
@@ -90,6 +84,7 @@ impl RawSockets {
             wire_len: received.wire_len,
             truncated: received.wire_len > received.data.len(),
             drops_before: lane.queue.drops_before(received.drops),
+            subnet: None,
         })
     }
 
@@ -104,30 +99,30 @@ impl RawSockets {
 }
 
 /// A bound socket for one next header.
-fn open(link: &Interface, next: NextHeader, options: &Options) -> Result<OwnedFd, RawError> {
+fn open(link: &Interface, next: NextHeader, plan: &Plan<Ipv6>) -> Result<OwnedFd, RawError> {
     let number = Number::from(i32::from(next.0));
     let socket = Socket::new(Domain::IPV6, Type::RAW.nonblocking().cloexec(), Some(number));
     let socket = socket.map_err(|error| RawError::io("make a raw socket", error))?;
     let set_up = || -> std::io::Result<()> {
         socket.bind_device(Some(link.name.as_bytes()))?;
         socket.set_multicast_if_v6(link.index)?;
-        socket.set_multicast_loop_v6(options.loops)?;
-        if let Some(hops) = options.hop_limit {
+        socket.set_multicast_loop_v6(plan.own.loops)?;
+        if let Some(hops) = plan.own.hop_limit {
             socket.set_unicast_hops_v6(hops.into())?;
         }
-        if let Some(hops) = options.multicast_hops {
+        if let Some(hops) = plan.own.multicast_hops {
             socket.set_multicast_hops_v6(hops.into())?;
         }
-        if let Some(bytes) = options.recv_buffer {
-            socket.set_recv_buffer_size(bytes)?;
+        if let Some(bytes) = plan.recv_buffer {
+            queue::set_recv_buffer(&socket, bytes)?;
         }
         let fd = socket.as_fd();
         packet::report_drops(fd)?;
         packet::deliver_ipv6_facts(fd)?;
-        if let Some(offset) = options.checksum_at {
+        if let Some(offset) = plan.own.checksum_at {
             packet::ipv6_checksum_at(fd, offset)?;
         }
-        if options.caller_header {
+        if plan.own.caller_header {
             packet::ipv6_header_included(fd)?;
         }
         Ok(())
@@ -218,11 +213,11 @@ impl Backend<Ipv6> for RawSockets {
 
     fn check(&self, data: &[u8], dest: &Ipv6Dest) -> Result<usize, RawError> {
         self.lane(dest.next_header)?;
-        let max = if self.options.caller_header { self.link.mtu } else { self.link.mtu - Ipv6Header::LEN };
+        let max = if self.plan.own.caller_header { self.link.mtu } else { self.link.mtu - Ipv6Header::LEN };
         if data.len() > max {
             return Err(RawError::TooLarge { len: data.len(), max });
         }
-        if self.options.caller_header {
+        if self.plan.own.caller_header {
             dest.check_header(data)?;
         }
         Ok(data.len())
@@ -243,6 +238,10 @@ impl Backend<Ipv6> for RawSockets {
         left.map_err(|error| RawError::io("leave a group", error))
     }
 
+    fn recv_buffer(&self) -> usize {
+        self.lanes.iter().map(|lane| lane.queue.recv_buffer()).sum()
+    }
+
     fn note_drops(&self) {
         for lane in &self.lanes {
             lane.queue.note_drops(&self.counters);
@@ -250,7 +249,7 @@ impl Backend<Ipv6> for RawSockets {
     }
 
     fn room(&self, most: usize) -> Batch<Ipv6> {
-        Batch::new(RecvBatch::new(most, self.options.buffer.unwrap_or(self.link.mtu.max(2048))))
+        Batch::new(RecvBatch::new(most, self.plan.longest(self.link.mtu)))
     }
 }
 

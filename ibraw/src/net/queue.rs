@@ -40,6 +40,11 @@ impl Queue {
         &self.socket
     }
 
+    /// Bytes that the kernel keeps of what was not received yet.
+    pub(super) fn recv_buffer(&self) -> usize {
+        SockRef::from(&*self.socket).recv_buffer_size().unwrap_or(0)
+    }
+
     /// Receives into `room`; false if there is nothing.
     pub(super) fn recv(&self, room: &mut RecvBatch, most: usize, watch: &Watch) -> Result<bool, RawError> {
         self.try_io(watch, |socket| room.recv(socket, most).map(drop))
@@ -130,6 +135,14 @@ impl Queue {
         if let Ok(now) = packet::dropped(self.fd().as_fd()) {
             add(&counters.rx_dropped, advance(&self.counted, now) as usize);
         }
+    }
+}
+
+/// Lets the kernel keep so many bytes of what was not received yet; without CAP_NET_ADMIN at most `net.core.rmem_max`.
+pub(super) fn set_recv_buffer(socket: impl AsFd, bytes: usize) -> io::Result<()> {
+    match rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, bytes) {
+        Err(Errno::PERM) => SockRef::from(&socket).set_recv_buffer_size(bytes),
+        result => Ok(result?),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ibcm_sys::packet::{self, Block, Cursor, Received};
+use ibcm_sys::packet::{self, Block, Cursor, Received, RingSpec};
 
 use super::queue::Queue;
 use super::watch::Watch;
@@ -15,7 +15,10 @@ use crate::{Batch, RawError};
 
 /// The ring of a packet socket. Tasks take turns at its blocks; a block goes back when nobody reads in it any more.
 #[derive(Debug)]
-pub(super) struct Ring(Mutex<State>);
+pub(super) struct Ring {
+    state: Mutex<State>,
+    len: usize,
+}
 
 #[derive(Debug)]
 struct State {
@@ -64,12 +67,18 @@ impl State {
 }
 
 impl Ring {
-    pub(super) fn new(blocks: packet::Ring) -> Self {
-        Self(Mutex::new(State { blocks, open: None, counted: 0, before: 0, blocks_until: None }))
+    pub(super) fn new(blocks: packet::Ring, spec: RingSpec) -> Self {
+        let state = State { blocks, open: None, counted: 0, before: 0, blocks_until: None };
+        Self { state: Mutex::new(state), len: spec.block_len as usize * spec.blocks as usize }
+    }
+
+    /// Its bytes.
+    pub(super) fn len(&self) -> usize {
+        self.len
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks at up to `most` frames of one block and lends `batch` those that `take` wants, with what it says of them; false if

@@ -1,14 +1,19 @@
 //! Sockets on in-process subnets: raw queue pairs of a software HCA (spec/raw.md 3, 4).
 
-pub(crate) mod ether;
-mod group;
-pub(crate) mod ipv6;
+mod ether;
+mod groups;
+mod ipv6;
+mod mgid;
 mod queue;
+mod sa;
+pub(crate) mod socket;
+mod watch;
 
 use std::pin::pin;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use ibdev::{Device, DeviceError, PortAttr};
+use ibdev::{Device, DeviceError, PortAttr, PortState};
 use ibsoft::SoftDevice;
 use ibwire::{Gid, Lid, PathRecord};
 
@@ -19,15 +24,26 @@ use crate::{LinkAddress, RawError};
 pub(crate) struct SubnetPort {
     pub(crate) device: SoftDevice,
     pub(crate) port: u8,
+    /// Of a subnet with an SA, once it was needed.
+    sa: Mutex<Option<Arc<sa::Sa>>>,
 }
 
 impl SubnetPort {
+    pub(crate) fn new(device: SoftDevice, port: u8) -> Self {
+        Self { device, port, sa: Mutex::default() }
+    }
+
+    /// Whether it carries traffic.
+    fn is_up(&self) -> Result<bool, RawError> {
+        Ok(self.attr()?.state == PortState::Active)
+    }
+
     /// Its attributes at this moment.
     pub(crate) fn attr(&self) -> Result<PortAttr, RawError> {
         self.device.port(self.port).map_err(refused)
     }
 
-    /// The way to a port or to a group.
+    /// The way to a port.
     fn path(&self, to: Gid) -> Result<PathRecord, RawError> {
         self.attr()?;
         self.device

@@ -33,9 +33,18 @@ pub(super) struct Queue {
     sent: Arc<dyn CompletionQueue>,
     /// A completion queue wakes one task: whoever has this waits, and lets the next one look.
     turn: Semaphore,
-    /// Completions between the device and a batch.
-    taking: Mutex<Vec<Completion>>,
+    taking: Mutex<Taking>,
     lost: AtomicU64,
+    /// Bytes of all receives.
+    room: usize,
+}
+
+#[derive(Debug, Default)]
+struct Taking {
+    /// Completions between the device and a batch.
+    completions: Vec<Completion>,
+    /// One of them was a failure: nothing comes behind it.
+    has_failed: bool,
 }
 
 impl Queue {
@@ -61,7 +70,7 @@ impl Queue {
         at_once(qp.modify(Transition::DatagramRtr))?;
         at_once(qp.modify(Transition::DatagramRts { sq_psn: Psn::default() }))?;
         let (turn, taking) = (Semaphore::new(1), Mutex::default());
-        Ok(Self { qp, received, sent, turn, taking, lost: AtomicU64::new(0) })
+        Ok(Self { qp, received, sent, turn, taking, lost: AtomicU64::new(0), room: receives * longest })
     }
 
     /// Gives up to `most` packets to `take`; false if there are none.
@@ -72,29 +81,36 @@ impl Queue {
         mut take: impl FnMut(&[u8], RawSource),
     ) -> Result<bool, RawError> {
         let mut taking = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
-        self.received.poll(&mut taking, most);
-        if taking.is_empty() {
-            return port.attr().map(|_| false);
+        let Taking { completions, has_failed } = &mut *taking;
+        if !*has_failed {
+            self.received.poll(completions, most);
         }
-        let mut again = VecDeque::with_capacity(taking.len());
-        let mut has_failed = false;
-        for completion in taking.drain(..) {
+        let mut again = VecDeque::with_capacity(completions.len());
+        for completion in completions.drain(..) {
             let Completion { id, status, raw, mut sg, .. } = completion;
             match (raw.filter(|_| status.is_ok()), sg.pop()) {
                 (Some(source), Some(buf)) => {
                     take(&buf, source);
                     again.push_back(RecvWr::new(id, buf));
                 }
-                _ => has_failed = true,
+                _ => *has_failed = true,
             }
         }
-        if has_failed {
+        if again.is_empty() {
             // A device that is gone has flushed its queues, too.
             port.attr()?;
-            return Err(RawError::QueueFailed);
+            return if *has_failed { Err(RawError::QueueFailed) } else { Ok(false) };
         }
-        self.qp.post_recv(&mut again).map_err(not_posted)?;
+        // What was received before a failure is handed out before that is said.
+        if !*has_failed {
+            self.qp.post_recv(&mut again).map_err(not_posted)?;
+        }
         Ok(true)
+    }
+
+    /// Bytes that there are for what was not received yet.
+    pub(super) fn room(&self) -> usize {
+        self.room
     }
 
     pub(super) async fn readable(&self) -> Result<(), RawError> {

@@ -19,6 +19,7 @@ use ibdev::{
     PortState, ProtectionDomain,
 };
 use ibwire::{Gid, PKey, PathRecord};
+use tokio::sync::broadcast;
 
 use self::agent::SoftAgent;
 pub(crate) use self::core::{Core, Departure, Intake, Link};
@@ -82,6 +83,17 @@ impl SoftDevice {
     /// subnet's own, so that one seed decides the whole run; over UDP there is none.
     pub fn draw_seed(&self) -> Option<[u8; 32]> {
         self.0.lock().link.draw_seed()
+    }
+
+    /// Every event from now on, for each who follows them: for layers beside the one that reads them by
+    /// [`Device::poll_event`]. Who is late by more than 64 has missed the oldest; it then looks at the device.
+    pub fn follow_events(&self) -> broadcast::Receiver<DeviceEvent> {
+        self.0.lock().waiters.follow()
+    }
+
+    /// Whether this is the same device, and not one like it.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Lets [`Subnet::quiet`](crate::sim::Subnet::quiet) ask `probe` what a layer above the device still holds. It is

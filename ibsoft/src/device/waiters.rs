@@ -5,6 +5,7 @@ use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::task::{Context, Waker};
 
 use ibdev::DeviceEvent;
+use tokio::sync::broadcast;
 
 use crate::engine::{AgentId, CqId, Engine, EngineEvent};
 
@@ -20,21 +21,33 @@ pub(super) struct Waiters {
     room: Map<AgentId>,
     reader: Option<Waker>,
     events: VecDeque<DeviceEvent>,
+    /// Tells each event to all who follow them.
+    followed: Option<broadcast::Sender<DeviceEvent>>,
     woken: Wakes,
 }
 
 /// To be woken once the mutex is free.
 #[derive(Debug, Default)]
 #[must_use]
-pub(super) struct Wakes(Vec<Waker>);
+pub(super) struct Wakes {
+    wakers: Vec<Waker>,
+    /// What is told to those who follow the events.
+    news: Vec<(broadcast::Sender<DeviceEvent>, DeviceEvent)>,
+}
 
 impl Wakes {
     pub(super) fn wake(self) {
-        for waker in self.0 {
+        for waker in self.wakers {
             waker.wake();
+        }
+        for (followed, event) in self.news {
+            _ = followed.send(event); // nobody may follow them any more
         }
     }
 }
+
+/// Events that who follows them may be late by.
+const FOLLOWED: usize = 64;
 
 impl Waiters {
     // Wakers that are not needed any more are handed out, not dropped: with the last waker a task may go, and with the
@@ -58,6 +71,10 @@ impl Waiters {
 
     pub(super) fn wait_event(&mut self, cx: &Context<'_>) -> Option<Waker> {
         self.reader.replace(cx.waker().clone())
+    }
+
+    pub(super) fn follow(&mut self) -> broadcast::Receiver<DeviceEvent> {
+        self.followed.get_or_insert_with(|| broadcast::Sender::new(FOLLOWED)).subscribe()
     }
 
     pub(super) fn forget_cq(&mut self, cq: CqId) -> Option<Waker> {
@@ -84,7 +101,7 @@ impl Waiters {
             EngineEvent::MadRoom(agent) => self.room.remove(&agent),
             EngineEvent::Device(event) => return self.device_event(event, engine),
         };
-        self.woken.0.extend(waker);
+        self.woken.wakers.extend(waker);
     }
 
     /// Keeps a device event for its reader. Of equal events only the last is kept, so that the last state of a port
@@ -105,14 +122,15 @@ impl Waiters {
             _ => self.events.retain(|old| *old != event && concerns(old, engine)),
         }
         self.events.push_back(event);
-        self.woken.0.extend(self.reader.take());
+        self.woken.wakers.extend(self.reader.take());
+        self.woken.news.extend(self.followed.clone().map(|followed| (followed, event)));
     }
 
     /// Wakes everyone: the device is gone.
     pub(super) fn wake_all(&mut self) {
-        self.woken.0.extend(self.cqs.drain(..).flatten());
+        self.woken.wakers.extend(self.cqs.drain(..).flatten());
         for agents in [&mut self.received, &mut self.room] {
-            self.woken.0.extend(agents.drain().map(|(_, waker)| waker));
+            self.woken.wakers.extend(agents.drain().map(|(_, waker)| waker));
         }
     }
 
@@ -121,7 +139,7 @@ impl Waiters {
         // The window has room whenever packets have left, not only after a refusal.
         if !self.room.is_empty() {
             let with_room = self.room.extract_if(|agent, _| engine.mad_room(*agent) > 0);
-            self.woken.0.extend(with_room.map(|(_, waker)| waker));
+            self.woken.wakers.extend(with_room.map(|(_, waker)| waker));
         }
         std::mem::take(&mut self.woken)
     }

@@ -1,12 +1,7 @@
-//! The groups of a subnet that stand for those of a link, and who has joined them.
-
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+//! The groups of a subnet that stand for those of a link.
 
 use ibwire::{Gid, PKey};
 
-use super::SubnetPort;
-use super::queue::Queue;
 use crate::{Group, LinkAddress, RawError};
 
 /// The group of a subnet. That of an IPv6 address is the one of IP over InfiniBand (RFC 4391; spec/raw.md 4.2): its low 80 bits
@@ -32,48 +27,6 @@ fn ethernet(address: &LinkAddress) -> Result<&[u8], RawError> {
     match address.as_bytes() {
         bytes if bytes.len() == 6 && bytes[0] & 1 == 1 => Ok(bytes),
         _ => Err(RawError::InvalidGroup(address.to_string())),
-    }
-}
-
-/// The groups that a socket has joined.
-#[derive(Debug, Default)]
-pub(super) struct Joined(Mutex<HashMap<Gid, Vec<Group>>>);
-
-impl Joined {
-    fn groups(&self) -> MutexGuard<'_, HashMap<Gid, Vec<Group>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether the socket has joined that group itself, and not only one that shares its address in the subnet.
-    pub(super) fn has(&self, group: &Group) -> bool {
-        let mgid = mgid(group).ok();
-        mgid.is_some_and(|mgid| self.groups().get(&mgid).is_some_and(|groups| groups.contains(group)))
-    }
-
-    pub(super) fn join(&self, port: &SubnetPort, queue: &Queue, group: &Group) -> Result<(), RawError> {
-        let mgid = mgid(group)?;
-        let mut joined = self.groups();
-        if !joined.contains_key(&mgid) {
-            queue.attach(mgid, port.path(mgid)?.dlid)?;
-        }
-        joined.entry(mgid).or_default().push(*group);
-        Ok(())
-    }
-
-    pub(super) fn leave(&self, port: &SubnetPort, queue: &Queue, group: &Group) -> Result<(), RawError> {
-        let mgid = mgid(group)?;
-        let mut joined = self.groups();
-        let Some(groups) = joined.get_mut(&mgid) else { return Err(RawError::NotMember(*group)) };
-        // Two groups of a link may be one here: each has its own entry.
-        let Some(at) = groups.iter().position(|other| other == group) else {
-            return Err(RawError::NotMember(*group));
-        };
-        groups.swap_remove(at);
-        if groups.is_empty() {
-            joined.remove(&mgid);
-            queue.detach(mgid, port.path(mgid)?.dlid)?;
-        }
-        Ok(())
     }
 }
 

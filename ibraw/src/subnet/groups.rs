@@ -1,0 +1,188 @@
+//! The groups of a socket, and how they are joined: where there is an SA by that, else in the subnet's own table.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use ibdev::RawDest;
+use ibsa::{Membership, QueryError};
+use ibwire::{Gid, QKey, Rate};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::mgid::mgid;
+use super::queue::{Queue, dest};
+use super::{SubnetPort, sa};
+use crate::backend::NotSent;
+use crate::{Group, RawError};
+
+/// Groups that a socket has joined to send to, at most; then the oldest is left.
+const SENT_TO: usize = 64;
+
+#[derive(Debug)]
+pub(super) struct Groups {
+    port: Arc<SubnetPort>,
+    queue: Weak<Queue>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    joined: HashMap<Gid, Joined>,
+    /// At the SA, to send alone.
+    sent_to: VecDeque<Membership>,
+}
+
+/// A group of the subnet.
+#[derive(Debug)]
+struct Joined {
+    /// Those of the link that it stands for.
+    groups: Vec<Group>,
+    way: RawDest,
+    /// Keeps the membership at the SA. With it the group is left.
+    _keeper: Option<AbortOnDropHandle<()>>,
+}
+
+impl Groups {
+    pub(super) fn new(port: &Arc<SubnetPort>, queue: &Arc<Queue>) -> Arc<Self> {
+        Arc::new(Self { port: port.clone(), queue: Arc::downgrade(queue), state: Mutex::default() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn queue(&self) -> Result<Arc<Queue>, RawError> {
+        self.queue.upgrade().ok_or(RawError::Closed)
+    }
+
+    /// Whether the socket has joined that group itself, and not only one that shares its address in the subnet.
+    pub(super) fn has(&self, group: &Group) -> bool {
+        let mgid = mgid(group).ok();
+        mgid.is_some_and(|mgid| {
+            self.state().joined.get(&mgid).is_some_and(|joined| joined.groups.contains(group))
+        })
+    }
+
+    /// Whether it is a group that can be sent to, now or when its way was found.
+    pub(super) fn check(&self, group: &Group) -> Result<(), RawError> {
+        mgid(group)?;
+        self.port.attr().map(drop)
+    }
+
+    /// Where to send what is for a group.
+    pub(super) fn way(&self, group: &Group) -> Result<RawDest, NotSent> {
+        let mgid = mgid(group)?;
+        let state = self.state();
+        if let Some(joined) = state.joined.get(&mgid) {
+            return Ok(joined.way);
+        }
+        if let Some(membership) = state.sent_to.iter().find(|membership| membership.mgid() == mgid) {
+            return Ok(way(membership));
+        }
+        self.port.local(mgid)?.ok_or(NotSent::NoWay)
+    }
+
+    /// Finds the way to a group that was not joined: the SA knows it.
+    pub(super) async fn find(&self, group: &Group) -> Result<(), RawError> {
+        let mgid = mgid(group)?;
+        let membership = sa::client(&self.port)?.join(mgid).send_only().await.map_err(no_way)?;
+        let mut state = self.state();
+        state.sent_to.push_back(membership);
+        if state.sent_to.len() > SENT_TO {
+            state.sent_to.pop_front();
+        }
+        Ok(())
+    }
+
+    /// One at a time.
+    pub(super) async fn join(self: &Arc<Self>, group: &Group) -> Result<(), RawError> {
+        let mgid = mgid(group)?;
+        if let Some(joined) = self.state().joined.get_mut(&mgid) {
+            joined.groups.push(*group);
+            return Ok(());
+        }
+        let (membership, way) = match self.port.local(mgid)? {
+            Some(way) => (None, way),
+            None => {
+                // Packets carry neither key (spec/raw.md 4.6).
+                let made = ibsa::Group::new(QKey::default());
+                let membership = sa::client(&self.port)?.join(mgid).or_create(made).await.map_err(no_way)?;
+                let way = way(&membership);
+                (Some(membership), way)
+            }
+        };
+        let mut state = self.state();
+        self.queue()?.attach(mgid, way.dlid)?;
+        let keeper = membership.map(|membership| tokio::spawn(keep(Arc::downgrade(self), membership)));
+        let _keeper = keeper.map(AbortOnDropHandle::new);
+        state.joined.insert(mgid, Joined { groups: vec![*group], way, _keeper });
+        Ok(())
+    }
+
+    pub(super) fn leave(&self, group: &Group) -> Result<(), RawError> {
+        let mgid = mgid(group)?;
+        let mut state = self.state();
+        let Some(joined) = state.joined.get_mut(&mgid) else { return Err(RawError::NotMember(*group)) };
+        // Two groups of a link may be one here: each has its own entry.
+        let Some(at) = joined.groups.iter().position(|other| other == group) else {
+            return Err(RawError::NotMember(*group));
+        };
+        joined.groups.swap_remove(at);
+        if joined.groups.is_empty() {
+            let dlid = joined.way.dlid;
+            state.joined.remove(&mgid);
+            self.queue()?.detach(mgid, dlid)?;
+        }
+        Ok(())
+    }
+
+    /// The SA has taken the port into a group again, perhaps with another LID.
+    fn moved(&self, mgid: Gid, now: RawDest) -> Result<(), RawError> {
+        let mut state = self.state();
+        let Some(joined) = state.joined.get_mut(&mgid) else { return Ok(()) };
+        let before = std::mem::replace(&mut joined.way, now);
+        if before.dlid != now.dlid {
+            let queue = self.queue()?;
+            queue.attach(mgid, now.dlid)?;
+            queue.detach(mgid, before.dlid)?;
+        }
+        Ok(())
+    }
+}
+
+/// Keeps a queue pair attached to the LID that its group has, until the group is left.
+async fn keep(groups: Weak<Groups>, mut membership: Membership) {
+    loop {
+        match membership.changed().await {
+            Ok(_) => {
+                let Some(groups) = groups.upgrade() else { return };
+                if groups.moved(membership.mgid(), way(&membership)).is_err() {
+                    return; // the device or the socket is gone
+                }
+            }
+            Err(QueryError::Closed | QueryError::Device(_)) => return,
+            Err(_) => {} // it is tried again
+        }
+    }
+}
+
+fn way(membership: &Membership) -> RawDest {
+    let record = membership.record();
+    RawDest { dlid: record.mlid, sl: record.sl, path_bits: 0, rate: Rate::PORT_CURRENT }
+}
+
+fn no_way(error: QueryError) -> RawError {
+    match error {
+        QueryError::Device(error) => super::refused(error),
+        QueryError::Closed => RawError::LinkGone,
+        QueryError::Status(_) => RawError::InvalidDest("the subnet has no such group, or the SA refuses it"),
+        error => RawError::io("ask the SA for a group", std::io::Error::other(error)),
+    }
+}
+
+impl SubnetPort {
+    /// The way to a group as the subnet's own table has it; `None` where that is the SA's affair.
+    fn local(&self, mgid: Gid) -> Result<Option<RawDest>, RawError> {
+        self.attr()?;
+        Ok(self.device.resolve(self.port, mgid).map(|path| dest(&path)))
+    }
+}
