@@ -57,6 +57,11 @@ impl Deref for Place {
     }
 }
 
+/// What sockets do that have nothing to do with rings.
+pub(crate) fn plainly<F>(body: fn(Place) -> F) -> impl Fn(Net) -> F {
+    move |net| body(Place { net, by_ring: false })
+}
+
 /// A case of sockets for EtherTypes, as it is and with rings.
 pub(crate) fn both<F>(name: &str, body: fn(Place) -> F) -> [Trial; 2]
 where
