@@ -47,20 +47,29 @@ impl Intake for Io {
     fn take_in(&self, core: &Core) -> bool {
         // Else another one takes in what there is.
         let Some(mut receiver) = self.try_receiver() else { return false };
-        let mut took = false;
+        let (mut took, mut failed) = (false, false);
         for socket in 0..self.addresses.len() {
+            if receiver.backoffs[socket].rests(now) {
+                continue;
+            }
             let capture = self.capture.as_ref();
             let receive = |socket: &RoceSocket| receiver.recv(socket, capture);
             match self.try_with_socket(socket, receive) {
                 Some(Ok(_)) => {
+                    receiver.backoffs[socket].worked();
                     receiver.hand_in(core);
                     took = true;
                 }
-                // What else is wrong with the socket the I/O task finds out.
-                Some(Err(error)) if error.kind() != io::ErrorKind::WouldBlock => {
-                    receiver.counters.errors += 1;
+                Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                    receiver.backoffs[socket].worked();
                 }
-                _ => {}
+                // Whether the socket is broken is for the I/O task to say.
+                Some(Err(_)) => {
+                    receiver.counters.errors += 1;
+                    receiver.backoffs[socket].failed(now());
+                    failed = true;
+                }
+                None => {}
             }
         }
         if !took {
@@ -69,7 +78,9 @@ impl Intake for Io {
             // The caller may never come back.
             self.remind(now() + PATIENCE);
         }
-        self.signals().received = receiver.counters;
+        if took || failed {
+            self.signals().received = receiver.counters;
+        }
         took
     }
 

@@ -106,10 +106,11 @@ const ROUNDS: usize = 16;
 
 impl Io {
     pub(super) fn new(sockets: Vec<RoceSocket>, capture: Option<Capture>, port: u16) -> Self {
-        let addresses = sockets.iter().map(|socket| (socket.port, socket.local.ip())).collect();
+        let addresses: Vec<_> = sockets.iter().map(|socket| (socket.port, socket.local.ip())).collect();
+        let receiver = Mutex::new(Receiver::new(sockets.len()));
         let sender =
             Mutex::new(Sender { sockets: Some(sockets.into()), transmitter: Transmitter::new(port) });
-        Self { addresses, capture, signals: Mutex::default(), sender, receiver: Mutex::new(Receiver::new()) }
+        Self { addresses, capture, signals: Mutex::default(), sender, receiver }
     }
 
     pub(super) fn signals(&self) -> MutexGuard<'_, Signals> {

@@ -9,6 +9,7 @@ use ibwire::icrc::{FoundId, Icrc};
 use ibwire::packet::{Bth, Opcode, UdpHeader};
 use quinn_udp::{BATCH_SIZE, RecvMeta};
 
+use super::backoff::Backoff;
 use super::capture::Capture;
 use super::counters::RxCounters;
 use super::icrc::{LastStart, Start};
@@ -17,18 +18,22 @@ use crate::engine::{NetHeader, NetRoute};
 
 /// One call takes up to [`BATCH_SIZE`] buffers; a buffer holds what GRO merged, 64 KiB at most.
 const BUFFER_LEN: usize = 1 << 16;
-/// Each buffer costs something even if it stays empty. A call takes so many, and more while they do not suffice.
-const FEW_BUFFERS: usize = 4;
+/// Each buffer costs something even if it stays empty. A call takes so many, and all while they do not suffice.
+const FEW_BUFFERS: usize = if BATCH_SIZE < 4 { BATCH_SIZE } else { 4 };
 
 /// Takes datagrams from sockets and keeps those of one batch whose ICRC is right.
 #[derive(Debug)]
 pub(super) struct Receiver {
     memory: Vec<u8>,
-    /// How many buffers the next call takes.
-    buffers: usize,
+    /// What the last call says about its buffers.
+    metas: [RecvMeta; BATCH_SIZE],
+    /// The last call has filled all its buffers.
+    many: bool,
     valid: Vec<(NetHeader, Range<usize>)>,
     /// The device's port that the batch came to.
     pub port: u8,
+    /// Of each socket of the device: which are left alone.
+    pub backoffs: Box<[Backoff]>,
     last_start: LastStart,
     last_ids: LastIds,
     pub counters: RxCounters,
@@ -47,12 +52,15 @@ pub(super) struct Received {
 }
 
 impl Receiver {
-    pub(super) fn new() -> Self {
+    /// For so many sockets.
+    pub(super) fn new(sockets: usize) -> Self {
         Self {
             memory: vec![0; BATCH_SIZE * BUFFER_LEN],
-            buffers: FEW_BUFFERS.min(BATCH_SIZE),
+            metas: [RecvMeta::default(); BATCH_SIZE],
+            many: false,
             valid: Vec::new(),
             port: 1,
+            backoffs: (0..sockets).map(|_| Backoff::default()).collect(),
             last_start: LastStart::default(),
             last_ids: LastIds::default(),
             counters: RxCounters::default(),
@@ -63,18 +71,18 @@ impl Receiver {
     pub(super) fn recv(&mut self, from: &RoceSocket, capture: Option<&Capture>) -> io::Result<Received> {
         self.valid.clear();
         self.port = from.port;
-        let mut metas = [RecvMeta::default(); BATCH_SIZE];
-        let mut buffers = self.memory.chunks_exact_mut(BUFFER_LEN);
-        let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =
-            std::array::from_fn(|_| IoSliceMut::new(buffers.next().unwrap_or_default()));
-        let received = from.recv(&mut slices[..self.buffers], &mut metas[..self.buffers])?;
-        let emptied = received < self.buffers;
-        self.buffers = if emptied { FEW_BUFFERS } else { 4 * self.buffers }.min(BATCH_SIZE);
+        let (received, emptied) = match self.many {
+            false => self.call::<FEW_BUFFERS>(from)?,
+            true => self.call::<BATCH_SIZE>(from)?,
+        };
+        self.many = !emptied;
         let before = self.counters.datagrams;
         self.counters.batches += 1;
-        for (n, meta) in metas[..received].iter().enumerate() {
-            let buffer = n * BUFFER_LEN;
-            let mut merged = Merged::new(meta, from.local, self.last_ids.of(meta.addr.ip()));
+        let mut bytes = 0;
+        for n in 0..received {
+            let (meta, buffer) = (self.metas[n], n * BUFFER_LEN);
+            bytes += meta.len as u64;
+            let mut merged = Merged::new(&meta, from.local, self.last_ids.of(meta.addr.ip()));
             let mut at = 0;
             loop {
                 let end = meta.len.min(at + meta.stride.max(1));
@@ -94,8 +102,16 @@ impl Receiver {
         }
         let last = self.batch().next_back().and_then(|(_, transport)| transport.first());
         let goes_on = last.is_some_and(|opcode| Opcode(*opcode).is_first() || Opcode(*opcode).is_middle());
-        let bytes = metas[..received].iter().map(|meta| meta.len as u64).sum();
         Ok(Received { datagrams: self.counters.datagrams - before, bytes, emptied, goes_on })
+    }
+
+    /// Fills up to `N` buffers. How many, and whether nothing was left behind.
+    fn call<const N: usize>(&mut self, from: &RoceSocket) -> io::Result<(usize, bool)> {
+        let mut buffers = self.memory.chunks_exact_mut(BUFFER_LEN);
+        let mut slices: [IoSliceMut<'_>; N] =
+            std::array::from_fn(|_| IoSliceMut::new(buffers.next().unwrap_or_default()));
+        let received = from.recv(&mut slices, &mut self.metas[..N])?;
+        Ok((received, received < N))
     }
 
     /// The batch: what stood in front of the BTH, and BTH through padding.

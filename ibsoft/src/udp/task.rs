@@ -31,7 +31,6 @@ pub(super) const LINGER: Duration = Duration::from_secs(1);
 pub(super) fn run(core: Weak<Core>, io: Arc<Io>, open: watch::Sender<()>) -> impl Future<Output = ()> {
     let mut task = Task {
         core,
-        backoffs: io.addresses.iter().map(|_| Backoff::default()).collect(),
         next_socket: 0,
         looks: 0,
         sleep: None,
@@ -52,8 +51,6 @@ pub(super) fn run(core: Weak<Core>, io: Arc<Io>, open: watch::Sender<()>) -> imp
 struct Task {
     core: Weak<Core>,
     io: Arc<Io>,
-    /// Of each socket.
-    backoffs: Box<[Backoff]>,
     /// The socket whose turn it is.
     next_socket: usize,
     /// How often the rest of a message is still looked for.
@@ -151,8 +148,8 @@ impl Task {
         sockets: &[RoceSocket],
         socket: usize,
     ) -> io::Result<Received> {
-        let (from, backoff) = (&sockets[socket], &mut self.backoffs[socket]);
-        if backoff.rests(now) {
+        let from = &sockets[socket];
+        if self.io.receiver().backoffs[socket].rests(now) {
             return Ok(Received::Nothing);
         }
         match from.socket.poll_recv_ready(cx) {
@@ -172,20 +169,20 @@ impl Task {
         });
         let received = match received {
             Ok(received) => {
-                backoff.worked();
+                receiver.backoffs[socket].worked();
                 receiver.hand_in(core);
                 self.looks = if received.goes_on { LOOKS } else { 0 };
                 Received::Some(received.bytes.max(received.datagrams * LEAST))
             }
             // The next readiness has to be waited for, which the next poll does.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                backoff.worked();
+                receiver.backoffs[socket].worked();
                 Received::Some(0)
             }
             // Such as an ICMP message about an earlier packet, which the transport's timers take care of; or worse.
             Err(error) => {
                 receiver.counters.errors += 1;
-                let verdict = backoff.failed(now());
+                let verdict = receiver.backoffs[socket].failed(now());
                 tracing::debug!(local = %from.local, %error, ?verdict, "receiving failed");
                 match verdict {
                     Verdict::Again => Received::Some(0),
@@ -218,7 +215,8 @@ impl Task {
         if has_room {
             self.io.signals().unblock();
         }
-        let next = self.backoffs.iter().filter_map(Backoff::until).chain(alarm).min();
+        let rests = self.io.receiver().backoffs.iter().filter_map(Backoff::until).min();
+        let next = rests.into_iter().chain(alarm).min();
         let is_due = next.is_some_and(|next| self.poll_sleep(cx, next).is_ready());
         if is_due {
             self.io.signals().alarm = None;

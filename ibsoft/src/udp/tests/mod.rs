@@ -85,7 +85,7 @@ async fn send(
     while let Progress::Blocked(_) = transmitter.drain(std::slice::from_ref(from), None) {
         poll_fn(|cx| from.poll_room(cx)).await.unwrap();
     }
-    let (mut receiver, mut arrived) = (Receiver::new(), Vec::new());
+    let (mut receiver, mut arrived) = (Receiver::new(1), Vec::new());
     while arrived.len() < lengths.len() {
         receive(&mut receiver, to).await;
         arrived.extend(receiver.batch().map(|(_, transport)| transport.to_vec()));
@@ -114,7 +114,7 @@ async fn equal_lengths_leave_in_one_call_and_arrive_whole() {
 async fn a_batch_that_ends_within_a_message_says_so() {
     let (from, to) = (socket(60, 1), socket(60, 2));
     let net = net(&from, &to);
-    let mut receiver = Receiver::new();
+    let mut receiver = Receiver::new(1);
     for (opcode, goes_on) in [
         (Opcode::RC_SEND_FIRST, true),
         (Opcode::RC_SEND_MIDDLE, true),
@@ -150,7 +150,7 @@ async fn runs_end_where_one_call_has_to() {
         assert_eq!((transmitter.counters.gso_fallbacks, transmitter.counters.batches), (0, 4));
     }
     for (socket, count) in [(a, 22), (b, 2)] {
-        let mut receiver = Receiver::new();
+        let mut receiver = Receiver::new(1);
         let mut arrived = 0;
         while arrived < count {
             receive(&mut receiver, &socket).await;
@@ -235,7 +235,7 @@ async fn ecn_bits_pass() {
     };
     let mut transmitter = transmitter(&mut packets(classes.map(of_class)));
     assert_eq!(transmitter.drain(std::slice::from_ref(&from), None), Progress::Done);
-    let (mut receiver, mut arrived) = (Receiver::new(), Vec::new());
+    let (mut receiver, mut arrived) = (Receiver::new(1), Vec::new());
     while arrived.len() < classes.len() {
         receive(&mut receiver, &to).await;
         arrived.extend(receiver.batch().map(|(net, _)| net.route.unwrap().traffic_class));
@@ -249,7 +249,7 @@ async fn damaged_datagrams_are_dropped_each_for_its_cause() {
     let (std::net::SocketAddr::V4(src), std::net::SocketAddr::V4(dst)) = (peer.local, here.local) else {
         panic!("IPv4 sockets")
     };
-    let mut receiver = Receiver::new();
+    let mut receiver = Receiver::new(1);
     let datagram = |id, dont_fragment| {
         let mut bytes = packet(1, 8);
         let icrc = Ipv4Pseudo { id, dont_fragment, ..Ipv4Pseudo::new(src, dst) }.icrc(&bytes);

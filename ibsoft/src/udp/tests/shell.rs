@@ -280,6 +280,24 @@ async fn receive_errors_are_waited_for() {
     assert_eq!((received.len(), errors(), counter(&device, "link_rx_failed_sockets")), (2, before, 0));
 }
 
+/// Who looks again and again is no reason to try a broken socket as often.
+#[tokio::test(start_paused = true)]
+async fn receive_errors_are_waited_for_by_those_who_look() {
+    let (device, sockets) = device(62);
+    *sockets.upgrade().unwrap()[0].fail_receive.lock().unwrap() = Some(|| io::Error::other("no memory"));
+    let cq = device.create_cq(1).await.unwrap();
+    let look = || (0..1000).for_each(|_| assert_eq!(cq.poll(&mut Vec::new(), 1), 0));
+    look();
+    assert_eq!(counter(&device, "link_rx_errors"), 9);
+    tokio::time::advance(Duration::from_millis(1)).await;
+    look();
+    assert_eq!(counter(&device, "link_rx_errors"), 10);
+    tokio::time::advance(Duration::from_millis(2)).await;
+    *sockets.upgrade().unwrap()[0].fail_receive.lock().unwrap() = None;
+    look();
+    assert_eq!((counter(&device, "link_rx_errors"), counter(&device, "link_rx_failed_sockets")), (10, 0));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_socket_that_gives_only_errors_is_the_end_of_the_device() {
     let (log, _guard) = Log::subscribe();
