@@ -53,7 +53,7 @@ impl Intake for Io {
                 continue;
             }
             let capture = self.capture.as_ref();
-            let receive = |socket: &RoceSocket| receiver.recv(socket, capture);
+            let receive = |socket: &RoceSocket| receiver.recv_one(socket, capture);
             match self.try_with_socket(socket, receive) {
                 Some(Ok(_)) => {
                     receiver.backoffs[socket].worked();

@@ -69,13 +69,29 @@ impl Receiver {
 
     /// Replaces the batch by the next one. An error is the socket's: `WouldBlock` if nothing waits.
     pub(super) fn recv(&mut self, from: &RoceSocket, capture: Option<&Capture>) -> io::Result<Received> {
-        self.valid.clear();
-        self.port = from.port;
         let (received, emptied) = match self.many {
             false => self.call::<FEW_BUFFERS>(from)?,
             true => self.call::<BATCH_SIZE>(from)?,
         };
         self.many = !emptied;
+        Ok(self.check_all(from, capture, received, emptied))
+    }
+
+    /// The same for who comes back at once: one buffer only. Whether there is more is not asked, which takes as long as to
+    /// receive something.
+    pub(super) fn recv_one(&mut self, from: &RoceSocket, capture: Option<&Capture>) -> io::Result<Received> {
+        let (received, emptied) = self.call::<1>(from)?;
+        Ok(self.check_all(from, capture, received, emptied))
+    }
+
+    /// Makes a batch of what so many buffers hold.
+    fn check_all(
+        &mut self,
+        from: &RoceSocket,
+        capture: Option<&Capture>,
+        received: usize,
+        emptied: bool,
+    ) -> Received {
         let before = self.counters.datagrams;
         self.counters.batches += 1;
         let mut bytes = 0;
@@ -102,11 +118,13 @@ impl Receiver {
         }
         let last = self.batch().next_back().and_then(|(_, transport)| transport.first());
         let goes_on = last.is_some_and(|opcode| Opcode(*opcode).is_first() || Opcode(*opcode).is_middle());
-        Ok(Received { datagrams: self.counters.datagrams - before, bytes, emptied, goes_on })
+        Received { datagrams: self.counters.datagrams - before, bytes, emptied, goes_on }
     }
 
     /// Fills up to `N` buffers. How many, and whether nothing was left behind.
     fn call<const N: usize>(&mut self, from: &RoceSocket) -> io::Result<(usize, bool)> {
+        self.valid.clear();
+        self.port = from.port;
         let mut buffers = self.memory.chunks_exact_mut(BUFFER_LEN);
         let mut slices: [IoSliceMut<'_>; N] =
             std::array::from_fn(|_| IoSliceMut::new(buffers.next().unwrap_or_default()));
