@@ -1,5 +1,6 @@
 //! The async client: queries to the SA of one port.
 
+mod builder;
 mod cache;
 mod driver;
 mod found;

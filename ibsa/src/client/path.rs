@@ -13,6 +13,7 @@ use pin_project::pin_project;
 use tokio::sync::oneshot;
 
 use super::Client;
+use super::builder::{self, Running};
 use super::cache::{Found, Key};
 use super::found::{FoundPath, PathSource};
 use super::shared::{Shared, after, now};
@@ -31,13 +32,11 @@ use crate::record::{IntoField, Is, Record, Template};
 #[must_use = "nothing is asked before it is awaited"]
 pub struct PathQuery {
     query: Option<Query>,
-    run: Option<Running>,
+    run: Option<Running<Result<FoundPath, QueryError>>>,
 }
 
 /// The bit of the component mask for [`PathQuery::count`].
 const NUM_PATHS: u64 = 1 << 12;
-
-type Running = Pin<Box<dyn Future<Output = Result<FoundPath, QueryError>> + Send>>;
 
 #[derive(Debug)]
 struct Query {
@@ -238,13 +237,7 @@ impl Future for PathQuery {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        if let Some(query) = this.query.take() {
-            *this.run = Some(Box::pin(query.one()));
-        }
-        let run = this.run.as_mut().expect("polled after it was ready");
-        let found = std::task::ready!(run.as_mut().poll(cx));
-        *this.run = None;
-        Poll::Ready(found)
+        builder::poll(this.query, this.run, Query::one, cx)
     }
 }
 

@@ -17,9 +17,10 @@ use tokio::sync::{OnceCell, oneshot};
 
 use super::cache::Cache;
 use super::driver::Driver;
-use super::groups::Groups;
+use super::groups::PortGroup;
+use super::keep::Entries;
 use super::notices::{Feed, Feeds};
-use super::services::Services;
+use super::services::Service;
 use crate::mad::SaHeader;
 use crate::proto::client::{self as engine, Answer, Config, Event, QueryError, Request, RequestId};
 use crate::record::Notice;
@@ -39,8 +40,8 @@ pub(super) struct State {
     pub(super) waiters: BTreeMap<RequestId, oneshot::Sender<Result<Answer, QueryError>>>,
     pub(super) cache: Cache,
     pub(super) feeds: Feeds,
-    pub(super) groups: Groups,
-    pub(super) services: Services,
+    pub(super) groups: Entries<PortGroup>,
+    pub(super) services: Entries<Service>,
     pub(super) rng: ChaCha8Rng,
     /// Our GID, once the port has one.
     pub(super) gid: Option<Gid>,
@@ -98,8 +99,8 @@ impl Shared {
             waiters: BTreeMap::new(),
             cache: Cache::default(),
             feeds: Feeds::default(),
-            groups: Groups::default(),
-            services: Services::default(),
+            groups: Entries::default(),
+            services: Entries::default(),
             rng: ChaCha8Rng::from_seed(seed),
             gid: None,
             p_key: PKey::DEFAULT,

@@ -1,14 +1,13 @@
 //! One multicast group of a port, for all who are in it: what the SA has, what is wanted, what to do next.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use ibwire::Gid;
 use rand::rngs::ChaCha8Rng;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::oneshot;
 
-use super::{Group, Hold};
-use crate::client::keep::{Backoff, spread};
+use super::Group;
+use crate::client::keep::{Backoff, Kept, Reply, Step, spread};
 use crate::proto::client::{QueryError, SaStatus};
 use crate::record::{JoinState, McMemberRecord};
 
@@ -26,7 +25,7 @@ pub(super) const KINDS: [JoinState; 4] = [
 
 /// A group that somebody is in, joins or leaves.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(in crate::client) struct PortGroup {
     /// Unspecified until the SA has chosen one.
     pub(super) mgid: Gid,
     /// The SA chose it.
@@ -36,7 +35,7 @@ pub(super) struct Entry {
     /// Memberships, by [`KINDS`].
     members: [u32; 4],
     pub(super) joining: Vec<Joiner>,
-    leaving: Vec<(JoinState, oneshot::Sender<Result<(), QueryError>>)>,
+    leaving: Vec<(JoinState, Reply)>,
     /// What the SA has confirmed.
     held: JoinState,
     /// What it may have, too.
@@ -48,42 +47,22 @@ pub(super) struct Entry {
     /// Nothing is joined before.
     rest_until: Option<Instant>,
     backoff: Backoff,
-    pub(super) kick: Arc<Notify>,
-    pub(super) news: watch::Receiver<News>,
 }
 
 /// Who waits to be in the group.
 #[derive(Debug)]
-pub(super) struct Joiner {
+pub(in crate::client) struct Joiner {
     pub(super) kind: JoinState,
     pub(super) deadline: Instant,
     pub(super) tries: u32,
-    pub(super) joined: oneshot::Sender<Result<Joined, QueryError>>,
-}
-
-/// What a joiner gets.
-pub(super) type Joined = (Hold, watch::Receiver<News>);
-
-/// What members hear of their group.
-#[derive(Debug, Clone, Default)]
-pub(super) struct News {
-    /// The group as the SA gave it last.
-    pub(super) record: McMemberRecord,
-    /// Why it could not be joined again.
-    pub(super) error: Option<QueryError>,
+    pub(super) joined: oneshot::Sender<Result<Kept<PortGroup>, QueryError>>,
 }
 
 /// What is to be done for a group.
 #[derive(Debug)]
-pub(super) enum Step {
-    /// Nothing is left of it.
-    End,
-    /// Nothing.
-    Idle,
-    /// Nothing before this time.
-    Rest(Instant),
+pub(in crate::client) enum Work {
     /// Tell those who are in it without the SA's being asked.
-    Tell(Outcome, watch::Receiver<News>),
+    Tell(Outcome),
     /// Ask the SA to join.
     Join(Attempt),
     /// Ask the SA to leave.
@@ -92,7 +71,7 @@ pub(super) enum Step {
 
 /// How to join.
 #[derive(Debug, Clone)]
-pub(super) struct Attempt {
+pub(in crate::client) struct Attempt {
     pub(super) mgid: Gid,
     pub(super) kind: JoinState,
     /// How to make the group if there is none.
@@ -104,7 +83,7 @@ pub(super) struct Attempt {
 
 /// What came of an attempt.
 #[derive(Debug, Default)]
-pub(super) struct Outcome {
+pub(in crate::client) struct Outcome {
     /// Who is in the group now; each is counted as a member.
     pub(super) joined: Vec<Joiner>,
     /// Who is not.
@@ -115,8 +94,8 @@ pub(super) struct Outcome {
     pub(super) loud: bool,
 }
 
-impl Entry {
-    pub(super) fn new(mgid: Gid, kick: &Arc<Notify>, news: watch::Receiver<News>) -> Self {
+impl PortGroup {
+    pub(super) fn new(mgid: Gid) -> Self {
         Self {
             mgid,
             assigned: mgid.is_unspecified(),
@@ -130,8 +109,6 @@ impl Entry {
             renewing: false,
             rest_until: None,
             backoff: Backoff::default(),
-            kick: Arc::clone(kick),
-            news,
         }
     }
 
@@ -145,11 +122,7 @@ impl Entry {
     }
 
     /// A member goes. Whoever is given hears when the SA has confirmed it; given back, others are still in it that way.
-    pub(super) fn leave(
-        &mut self,
-        kind: JoinState,
-        left: Option<oneshot::Sender<Result<(), QueryError>>>,
-    ) -> Option<oneshot::Sender<Result<(), QueryError>>> {
+    pub(super) fn leave(&mut self, kind: JoinState, left: Option<Reply>) -> Option<Reply> {
         let members = &mut self.members[place(kind)];
         *members = members.saturating_sub(1);
         if self.wanted().contains(kind) || !(self.held | self.unsure).contains(kind) {
@@ -167,7 +140,7 @@ impl Entry {
     }
 
     /// The SM has changed: what it knew of us may be gone.
-    pub(super) fn renew(&mut self, now: Instant, rng: &mut ChaCha8Rng) {
+    pub(super) fn join_again(&mut self, now: Instant, rng: &mut ChaCha8Rng) {
         self.unsure |= self.held;
         self.held = JoinState::empty();
         self.era += 1;
@@ -176,35 +149,35 @@ impl Entry {
         self.rest_until = Some(now + spread(rng));
     }
 
-    pub(super) fn next(&mut self, now: Instant) -> Step {
+    pub(super) fn next_step(&mut self, now: Instant) -> Step<Work> {
         self.joining.retain(|joiner| !joiner.joined.is_closed());
         let held = self.held;
         if self.joining.iter().any(|joiner| held.contains(joiner.kind)) {
-            return Step::Tell(Outcome { joined: self.admit(held), ..Outcome::default() }, self.news.clone());
+            return Step::Do(Work::Tell(Outcome { joined: self.admit(held), ..Outcome::default() }));
         }
         let wanted = self.wanted();
         let of = |set: JoinState| KINDS.into_iter().find(|kind| set.contains(*kind));
         // One that the SA may not have would spoil one that it has, so that each goes alone.
         if let Some(kind) = of(self.held - wanted).or(of(self.unsure - wanted)) {
-            return Step::Leave(self.mgid, kind);
+            return Step::Do(Work::Leave(self.mgid, kind));
         }
         let Some(kind) = of(wanted - self.held) else {
-            return if wanted.is_empty() { Step::End } else { Step::Idle };
+            return if wanted.is_empty() { Step::End } else { Step::Rest(None) };
         };
         if let Some(until) = self.rest_until.filter(|until| now < *until) {
-            return Step::Rest(until);
+            return Step::Rest(Some(until));
         }
         self.rest_until = None;
         self.unsure |= kind;
         let makes = JoinState::FULL_MEMBER | JoinState::SEND_ONLY_FULL_MEMBER;
         let mine = self.joining.iter().filter(|joiner| joiner.kind == kind);
-        Step::Join(Attempt {
+        Step::Do(Work::Join(Attempt {
             mgid: self.mgid,
             kind,
             create: self.create.clone().filter(|_| makes.contains(kind)),
             deadline: mine.map(|joiner| joiner.deadline).max(),
             era: self.era,
-        })
+        }))
     }
 
     /// What the SA said; `None` if nobody waited for it to the end.
@@ -287,7 +260,7 @@ impl Entry {
     }
 
     /// The SA has confirmed that we left, or does not answer: those who wait for that.
-    pub(super) fn left(&mut self, kind: JoinState) -> Vec<oneshot::Sender<Result<(), QueryError>>> {
+    pub(super) fn left(&mut self, kind: JoinState) -> Vec<Reply> {
         self.held -= kind;
         self.unsure -= kind;
         let (gone, others) = self.leaving.drain(..).partition(|(left, _)| *left == kind);

@@ -6,21 +6,22 @@ mod keeper;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use ibwire::{FlowLabel, Gid, Lid, Mtu, PKey, PacketLifeTime, QKey, Rate, ServiceLevel};
 use pin_project::pin_project;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use super::Client;
-use super::shared::{Shared, after};
+use super::builder::{self, Running};
+use super::keep::{Kept, within};
+use super::shared::after;
 use crate::proto::client::QueryError;
 use crate::record::{IntoField, InvalidField, Is, JoinState, McMemberRecord, Template};
-use entry::{Joiner, News};
+use entry::Joiner;
 
-pub(super) use keeper::Groups;
+pub(super) use entry::PortGroup;
 
 /// How to make a multicast group that does not exist: for [`Join::or_create`].
 ///
@@ -107,10 +108,8 @@ impl Group {
 #[must_use = "nothing is joined before it is awaited"]
 pub struct Join {
     plan: Option<Plan>,
-    run: Option<Running>,
+    run: Option<Running<Result<Membership, QueryError>>>,
 }
-
-type Running = Pin<Box<dyn Future<Output = Result<Membership, QueryError>> + Send>>;
 
 #[derive(Debug)]
 struct Plan {
@@ -176,11 +175,7 @@ impl Plan {
         let (joined, joining) = oneshot::channel();
         let joiner = Joiner { kind: self.kind, deadline: after(timeout), tries: 0, joined };
         keeper::join(shared, &self.client._owner, self.mgid, joiner, self.create)?;
-        match tokio::time::timeout(timeout, joining).await {
-            Ok(Ok(joined)) => joined.map(|(hold, news)| Membership { hold, news }),
-            Ok(Err(_)) => Err(shared.ended()),
-            Err(_) => Err(QueryError::Late(timeout)),
-        }
+        Ok(Membership(within(shared, timeout, joining).await?))
     }
 }
 
@@ -189,13 +184,7 @@ impl Future for Join {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        if let Some(plan) = this.plan.take() {
-            *this.run = Some(Box::pin(plan.run()));
-        }
-        let run = this.run.as_mut().expect("polled after it was ready");
-        let joined = std::task::ready!(run.as_mut().poll(cx));
-        *this.run = None;
-        Poll::Ready(joined)
+        builder::poll(this.plan, this.run, Plan::run, cx)
     }
 }
 
@@ -222,31 +211,28 @@ impl Client {
 ///
 /// Dropped, the group is left in the background within 5 s, unless others of this port are in it the same way.
 #[derive(Debug)]
-pub struct Membership {
-    hold: Hold,
-    news: watch::Receiver<News>,
-}
+pub struct Membership(Kept<PortGroup>);
 
 impl Membership {
     /// The group as the SA gave it last: with its partition, Q_Key, MTU, rate and service level a queue pair is attached. The
     /// join state is that of the port.
     pub fn record(&self) -> McMemberRecord {
-        self.news.borrow().record.clone()
+        self.0.with(McMemberRecord::clone)
     }
 
     /// The group.
     pub fn mgid(&self) -> Gid {
-        self.news.borrow().record.mgid
+        self.0.with(|record| record.mgid)
     }
 
     /// The LID of the group, which it may share with others: filter by MGID.
     pub fn mlid(&self) -> Lid {
-        self.news.borrow().record.mlid
+        self.0.with(|record| record.mlid)
     }
 
     /// How it was joined.
     pub const fn kind(&self) -> JoinState {
-        self.hold.kind
+        self.0.claim()
     }
 
     /// Waits until the group has been joined again after a change of the SM. The LID is perhaps another one, so is the MGID if
@@ -259,14 +245,7 @@ impl Membership {
     /// # Cancel safety
     /// Dropped, nothing is lost; of several changes the last is told.
     pub async fn changed(&mut self) -> Result<McMemberRecord, QueryError> {
-        if self.news.changed().await.is_err() {
-            return Err(self.hold.shared.ended());
-        }
-        let news = self.news.borrow_and_update();
-        match &news.error {
-            Some(error) => Err(error.clone()),
-            None => Ok(news.record.clone()),
-        }
+        self.0.changed().await
     }
 
     /// Leaves the group. Done when the SA has confirmed it, or at once while others of this port are in it the same way.
@@ -278,51 +257,6 @@ impl Membership {
     /// # Cancel safety
     /// Dropped, it goes on in the background.
     pub async fn leave(self) -> Result<(), QueryError> {
-        let shared = Arc::clone(&self.hold.shared);
-        let Some(leaving) = self.hold.leave() else { return Ok(()) };
-        leaving.await.unwrap_or_else(|_| Err(shared.ended()))
-    }
-}
-
-/// Counts as one member.
-#[derive(Debug)]
-struct Hold {
-    shared: Arc<Shared>,
-    id: u64,
-    kind: JoinState,
-    /// It counts no more.
-    over: bool,
-}
-
-impl Hold {
-    fn new(shared: &Arc<Shared>, id: u64, kind: JoinState) -> Self {
-        Self { shared: Arc::clone(shared), id, kind, over: false }
-    }
-
-    /// Tells when the group has been left; `None` if others are in it.
-    fn leave(mut self) -> Option<oneshot::Receiver<Result<(), QueryError>>> {
-        let (left, leaving) = oneshot::channel();
-        self.give_up(Some(left)).is_none().then_some(leaving)
-    }
-
-    fn give_up(
-        &mut self,
-        left: Option<oneshot::Sender<Result<(), QueryError>>>,
-    ) -> Option<oneshot::Sender<Result<(), QueryError>>> {
-        self.over = true;
-        let mut state = self.shared.lock();
-        // The client may be over.
-        let entry = state.groups.get(self.id)?;
-        let left = entry.leave(self.kind, left);
-        entry.kick.notify_one();
-        left
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        if !self.over {
-            self.give_up(None);
-        }
+        self.0.give_up().await
     }
 }

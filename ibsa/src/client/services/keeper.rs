@@ -1,17 +1,14 @@
-//! The task that keeps one service registered.
+//! What the task that keeps a service registered does.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ibwire::mad::Method;
 use ibwire::{PKey, ServiceId};
 use rand::rngs::ChaCha8Rng;
-use tokio::sync::{Notify, oneshot, watch};
-use tokio::time::sleep_until;
+use tokio::sync::oneshot;
 
-use super::Hold;
-use crate::client::keep::{Backoff, LEAVE, first, spread};
+use crate::client::keep::{Backoff, Entries, Entry, Keeper, Kept, LEAVE, Reply, Step, keep, spread};
 use crate::client::shared::{Owner, Shared, State, now};
 use crate::proto::client::{QueryError, Request, SaStatus};
 use crate::record::{ServiceRecord, Template};
@@ -19,24 +16,17 @@ use crate::record::{ServiceRecord, Template};
 /// What tells the records of one port apart (spec/sa.md 6.1).
 type Key = (ServiceId, PKey);
 
-/// The services of one client.
-#[derive(Debug, Default)]
-pub(in crate::client) struct Services {
-    next: u64,
-    entries: BTreeMap<u64, Entry>,
-}
-
 /// A service that is registered, or was.
 #[derive(Debug)]
-struct Entry {
+pub(in crate::client) struct Service {
     key: Key,
     /// Counts what was to be registered: the answer about one is none about the next.
     turn: u64,
     /// What to register; `None`: nothing any more.
     wanted: Option<Wanted>,
     /// Who waits for the first time.
-    asking: Option<oneshot::Sender<Result<Registered, QueryError>>>,
-    cancelling: Vec<oneshot::Sender<Result<(), QueryError>>>,
+    asking: Option<Asking>,
+    cancelling: Vec<Reply>,
     /// What the SA has, or may have: the record that removes it.
     at_sa: Option<Template<ServiceRecord>>,
     /// When to register it. Far away if the SA has it for ever.
@@ -44,12 +34,12 @@ struct Entry {
     /// The SA may not have it any more, or has not for a while: who holds it hears when it is there again.
     lost: bool,
     backoff: Backoff,
-    kick: Arc<Notify>,
-    news: watch::Receiver<News>,
 }
 
+type Asking = oneshot::Sender<Result<Kept<Service>, QueryError>>;
+
 #[derive(Debug, Clone)]
-struct Wanted {
+pub(in crate::client) struct Wanted {
     /// All but the port's GID.
     record: Template<ServiceRecord>,
     lease: u32,
@@ -61,61 +51,13 @@ pub(super) struct Asked {
     pub(super) wanted: Template<ServiceRecord>,
     pub(super) lease: u32,
     pub(super) deadline: Instant,
-    pub(super) registered: oneshot::Sender<Result<Registered, QueryError>>,
-}
-
-/// What who waits gets.
-pub(super) type Registered = (Hold, watch::Receiver<News>);
-
-/// What the holder of a registration hears.
-#[derive(Debug, Clone, Default)]
-pub(super) struct News {
-    /// The record as the SA gave it last.
-    pub(super) record: ServiceRecord,
-    /// Why it could not be renewed.
-    pub(super) error: Option<QueryError>,
+    pub(super) registered: Asking,
 }
 
 /// What is to be done for a service.
-enum Step {
-    End,
-    Rest(Option<Instant>),
+pub(in crate::client) enum Work {
     Register(u64, Wanted),
     Remove(Template<ServiceRecord>),
-}
-
-impl Services {
-    /// The SM has changed.
-    pub(in crate::client) fn renew(&mut self, now: Instant, rng: &mut ChaCha8Rng) {
-        for entry in self.entries.values_mut() {
-            entry.lost = true;
-            entry.backoff.reset();
-            entry.due = Some(now + spread(rng));
-            entry.kick.notify_one();
-        }
-    }
-
-    /// The client is over. Whoever waits hears of it when what is given back is dropped.
-    pub(in crate::client) fn end(&mut self) -> impl Sized + use<> {
-        let entries = std::mem::take(&mut self.entries);
-        entries.values().for_each(|entry| entry.kick.notify_one());
-        entries
-    }
-}
-
-impl Entry {
-    fn next(&mut self, now: Instant) -> Step {
-        if self.asking.as_ref().is_some_and(oneshot::Sender::is_closed) {
-            (self.asking, self.wanted) = (None, None);
-        }
-        let Some(wanted) = &self.wanted else {
-            return self.at_sa.clone().map_or(Step::End, Step::Remove);
-        };
-        match self.due {
-            Some(due) if due <= now => Step::Register(self.turn, wanted.clone()),
-            due => Step::Rest(due),
-        }
-    }
 }
 
 /// Begins to keep a service registered.
@@ -131,24 +73,20 @@ pub(super) fn register(
     }
     let wanted = Wanted { record: asked.wanted, lease: asked.lease, deadline: Some(asked.deadline) };
     let due = Some(now());
-    if let Some(entry) = state.services.entries.values_mut().find(|entry| entry.key == key) {
-        let given_up = entry.asking.as_ref().is_some_and(oneshot::Sender::is_closed);
-        if entry.wanted.is_some() && !given_up {
+    if let Some(service) = state.services.find(|service| service.key == key) {
+        let given_up = service.asking.as_ref().is_some_and(oneshot::Sender::is_closed);
+        if service.wanted.is_some() && !given_up {
             return Err(QueryError::Registered(key.0));
         }
         // It is being removed, and comes again after that.
-        entry.turn += 1;
-        (entry.wanted, entry.due, entry.lost) = (Some(wanted), due, false);
-        let before = entry.asking.replace(asked.registered);
-        entry.kick.notify_one();
+        service.turn += 1;
+        (service.wanted, service.due, service.lost) = (Some(wanted), due, false);
+        let before = service.asking.replace(asked.registered);
         drop(state);
         drop(before);
         return Ok(());
     }
-    let id = state.services.next;
-    state.services.next += 1;
-    let (kick, (tell, news)) = (Arc::new(Notify::new()), watch::channel(News::default()));
-    let entry = Entry {
+    let service = Service {
         key,
         turn: 0,
         wanted: Some(wanted),
@@ -158,194 +96,162 @@ pub(super) fn register(
         due,
         lost: false,
         backoff: Backoff::default(),
-        kick: Arc::clone(&kick),
-        news,
     };
-    state.services.entries.insert(id, entry);
-    drop(state);
-    let keeper = Keeper { shared: Arc::clone(shared), _owner: Arc::clone(owner), id, kick, news: tell };
-    if let Some(runtime) = shared.runtime() {
-        runtime.spawn(keeper.run());
-    }
+    keep(shared, owner, state, service);
     Ok(())
 }
 
-/// The holder gives it up.
-pub(super) fn cancel(shared: &Shared, id: u64, cancelled: Option<oneshot::Sender<Result<(), QueryError>>>) {
-    let mut state = shared.lock();
-    // The client may be over.
-    if let Some(entry) = state.services.entries.get_mut(&id) {
-        entry.wanted = None;
-        entry.cancelling.extend(cancelled);
-        entry.kick.notify_one();
+impl Entry for Service {
+    type Record = ServiceRecord;
+    type Claim = ();
+    type Work = Work;
+
+    fn all(state: &mut State) -> &mut Entries<Self> {
+        &mut state.services
     }
-}
 
-/// Keeps one service registered, and with it the client open.
-struct Keeper {
-    shared: Arc<Shared>,
-    _owner: Arc<Owner>,
-    id: u64,
-    kick: Arc<Notify>,
-    news: watch::Sender<News>,
-}
-
-impl Keeper {
-    async fn run(self) {
-        loop {
-            match self.step() {
-                Step::End => return,
-                Step::Rest(None) => self.kick.notified().await,
-                Step::Rest(Some(until)) => {
-                    _ = first(self.kick.notified(), sleep_until(until.into())).await;
-                }
-                Step::Register(turn, wanted) => self.register(turn, wanted).await,
-                Step::Remove(record) => self.remove(record).await,
-            }
+    fn next(&mut self, now: Instant) -> Step<Work> {
+        if self.asking.as_ref().is_some_and(oneshot::Sender::is_closed) {
+            (self.asking, self.wanted) = (None, None);
         }
-    }
-
-    fn step(&self) -> Step {
-        let mut state = self.shared.lock();
-        let Some(entry) = state.services.entries.get_mut(&self.id) else { return Step::End };
-        let step = entry.next(now());
-        let over = match step {
-            Step::End => state.services.entries.remove(&self.id),
-            _ => None,
+        let Some(wanted) = &self.wanted else {
+            return self.at_sa.clone().map_or(Step::End, |rid| Step::Do(Work::Remove(rid)));
         };
-        drop(state);
-        // Nothing of it is at the SA.
-        for cancelled in over.into_iter().flat_map(|entry| entry.cancelling) {
-            _ = cancelled.send(Ok(()));
+        match self.due {
+            Some(due) if due <= now => Step::Do(Work::Register(self.turn, wanted.clone())),
+            due => Step::Rest(due),
         }
-        step
     }
 
+    async fn work(keeper: &Keeper<Self>, work: Work) {
+        match work {
+            Work::Register(turn, wanted) => try_to_register(keeper, turn, wanted).await,
+            Work::Remove(rid) => remove(keeper, rid).await,
+        }
+    }
+
+    fn renew(&mut self, now: Instant, rng: &mut ChaCha8Rng) {
+        self.lost = true;
+        self.backoff.reset();
+        self.due = Some(now + spread(rng));
+    }
+
+    fn release(&mut self, (): (), reply: Option<Reply>) -> Option<Reply> {
+        self.wanted = None;
+        self.cancelling.extend(reply);
+        None
+    }
+
+    /// Nothing of it is at the SA.
+    fn over(self) {
+        for cancelled in self.cancelling {
+            _ = cancelled.send(Ok(())); // who does not wait for it has asked for it all the same
+        }
+    }
+}
+
+impl Service {
     /// Whether somebody still wants what is being registered.
     fn is_wanted(&self, turn: u64) -> bool {
-        let state = self.shared.lock();
-        let entry = state.services.entries.get(&self.id);
-        let given_up = |asking: &oneshot::Sender<_>| asking.is_closed();
-        entry
-            .filter(|entry| entry.turn == turn && entry.wanted.is_some())
-            .is_some_and(|entry| !entry.asking.as_ref().is_some_and(given_up))
+        let given_up = self.asking.as_ref().is_some_and(oneshot::Sender::is_closed);
+        self.turn == turn && self.wanted.is_some() && !given_up
     }
 
-    async fn register(&self, turn: u64, wanted: Wanted) {
-        let began = now();
-        let result = {
-            let mut asking = std::pin::pin!(self.ask(&wanted));
-            loop {
-                match first(asking.as_mut(), self.kick.notified()).await {
-                    Ok(result) => break result,
-                    Err(()) if self.is_wanted(turn) => {}
-                    Err(()) => return, // what has been asked for is removed again
+    /// What the SA said; who waited for it, and whether holders are to hear it.
+    fn registered(
+        &mut self,
+        began: Instant,
+        lease: u32,
+        result: &Result<ServiceRecord, QueryError>,
+        rng: &mut ChaCha8Rng,
+    ) -> (Option<Asking>, bool) {
+        let asking = self.asking.take();
+        // Who waits is told that, holders what is out of the ordinary.
+        let loud = asking.is_none() && (result.is_err() || self.lost);
+        match result {
+            Ok(_) => {
+                self.lost = self.due.is_some_and(|due| due > began); // the SM has changed meanwhile
+                self.backoff.reset();
+                if !self.lost {
+                    let half = Duration::from_secs(lease.into()) / 2;
+                    self.due = (lease != ServiceRecord::FOR_EVER).then(|| began + half);
+                }
+                if let Some(wanted) = &mut self.wanted {
+                    wanted.deadline = None; // of the first time
                 }
             }
-        };
-        let (asking, news, loud) = {
-            let mut state = self.shared.lock();
-            let State { services, rng, .. } = &mut *state;
-            let entry = services.entries.get_mut(&self.id).filter(|entry| entry.turn == turn);
-            let Some(entry) = entry else { return };
-            let asking = entry.asking.take();
-            // Who waits is told that, holders what is out of the ordinary.
-            let loud = asking.is_none() && (result.is_err() || entry.lost);
-            match &result {
-                Ok(_) => {
-                    entry.lost = entry.due.is_some_and(|due| due > began); // the SM has changed meanwhile
-                    entry.backoff.reset();
-                    if !entry.lost {
-                        let half = Duration::from_secs(wanted.lease.into()) / 2;
-                        entry.due = (wanted.lease != ServiceRecord::FOR_EVER).then(|| began + half);
-                    }
-                    if let Some(wanted) = &mut entry.wanted {
-                        wanted.deadline = None; // of the first time
-                    }
-                }
-                Err(_) if asking.is_some() => entry.wanted = None,
-                Err(_) => {
-                    entry.lost = true;
-                    entry.due = Some(now() + entry.backoff.next(rng));
-                }
+            Err(_) if asking.is_some() => self.wanted = None,
+            Err(_) => {
+                self.lost = true;
+                self.due = Some(now() + self.backoff.next(rng));
             }
-            (asking, entry.news.clone(), loud)
-        };
-        self.tell(result, asking, news, loud);
-    }
-
-    /// Without the lock: it wakes tasks, and what nobody takes is given up.
-    fn tell(
-        &self,
-        result: Result<ServiceRecord, QueryError>,
-        asking: Option<oneshot::Sender<Result<Registered, QueryError>>>,
-        mut news: watch::Receiver<News>,
-        loud: bool,
-    ) {
-        self.news.send_if_modified(|news| {
-            match &result {
-                Ok(record) => *news = News { record: record.clone(), error: None },
-                Err(error) => news.error = Some(error.clone()),
-            }
-            loud
-        });
-        news.mark_unchanged();
-        if let Some(asking) = asking {
-            let answer = result.map(|_| (Hold::new(&self.shared, self.id), news));
-            _ = asking.send(answer); // who has gone cancels
         }
-    }
-
-    async fn ask(&self, wanted: &Wanted) -> Result<ServiceRecord, QueryError> {
-        let gid = self.shared.lock().gid.ok_or(QueryError::NoSa)?;
-        let record = wanted.record.clone().service_gid(gid);
-        let (asked, _) = record.clone().checked()?;
-        let rid = Template::<ServiceRecord>::new().service_id(asked.service_id);
-        let rid = rid.service_gid(gid).service_p_key(asked.service_p_key);
-        let deadline = wanted.deadline.unwrap_or_else(|| self.shared.deadline());
-        let request = Request::new(Method::SET, record, deadline)?;
-        let before = self.note(Some(rid));
-        let result = self.shared.request(request).await;
-        if let Err(QueryError::Status(_)) = &result {
-            self.note(before); // it has not been changed
-        }
-        result?.record()
-    }
-
-    /// Notes what the SA may have from now on; what it was before.
-    fn note(&self, rid: Option<Template<ServiceRecord>>) -> Option<Template<ServiceRecord>> {
-        let mut state = self.shared.lock();
-        let entry = state.services.entries.get_mut(&self.id)?;
-        std::mem::replace(&mut entry.at_sa, rid)
-    }
-
-    /// Removes the record. What is not there is removed.
-    async fn remove(&self, rid: Template<ServiceRecord>) {
-        let removed = match Request::new(Method::DELETE, rid, now() + LEAVE) {
-            Ok(request) => self.shared.request(request).await.map(drop),
-            Err(invalid) => Err(invalid.into()),
-        };
-        let result = match removed {
-            Err(QueryError::Status(SaStatus::NO_RECORDS)) => Ok(()),
-            removed => removed,
-        };
-        let cancelling = {
-            let mut state = self.shared.lock();
-            let Some(entry) = state.services.entries.get_mut(&self.id) else { return };
-            entry.at_sa = None;
-            std::mem::take(&mut entry.cancelling)
-        };
-        tracing::debug!(port = self.shared.port, ?result, "a service is cancelled");
-        for cancelled in cancelling {
-            _ = cancelled.send(result.clone()); // who does not wait for it has asked for it all the same
-        }
+        (asking, loud)
     }
 }
 
-impl Drop for Keeper {
-    /// Also where the runtime ends.
-    fn drop(&mut self) {
-        let entry = self.shared.lock().services.entries.remove(&self.id);
-        drop(entry);
+async fn try_to_register(keeper: &Keeper<Service>, turn: u64, wanted: Wanted) {
+    let began = now();
+    let result = keeper.while_wanted(ask(keeper, &wanted), |service| service.is_wanted(turn)).await;
+    let Some(result) = result else { return }; // what has been asked for is removed again
+    let (asking, loud) = {
+        let mut state = keeper.shared.lock();
+        let State { services, rng, .. } = &mut *state;
+        let service = services.get(keeper.id).filter(|service| service.turn == turn);
+        let Some(service) = service else { return };
+        service.registered(began, wanted.lease, &result, rng)
+    };
+    // Without the lock: it wakes tasks, and what nobody takes is given up.
+    keeper.tell(result.clone(), loud);
+    if let Some(asking) = asking {
+        _ = asking.send(result.map(|_| keeper.hold(()))); // who has gone cancels
+    }
+}
+
+async fn ask(keeper: &Keeper<Service>, wanted: &Wanted) -> Result<ServiceRecord, QueryError> {
+    let shared = &keeper.shared;
+    let gid = shared.lock().gid.ok_or(QueryError::NoSa)?;
+    let record = wanted.record.clone().service_gid(gid);
+    let (asked, _) = record.clone().checked()?;
+    let rid = Template::<ServiceRecord>::new().service_id(asked.service_id);
+    let rid = rid.service_gid(gid).service_p_key(asked.service_p_key);
+    let deadline = wanted.deadline.unwrap_or_else(|| shared.deadline());
+    let request = Request::new(Method::SET, record, deadline)?;
+    let before = note(keeper, Some(rid));
+    let result = shared.request(request).await;
+    if let Err(QueryError::Status(_)) = &result {
+        note(keeper, before); // it has not been changed
+    }
+    result?.record()
+}
+
+/// Notes what the SA may have from now on; what it was before.
+fn note(keeper: &Keeper<Service>, rid: Option<Template<ServiceRecord>>) -> Option<Template<ServiceRecord>> {
+    let mut state = keeper.shared.lock();
+    let service = state.services.get(keeper.id)?;
+    std::mem::replace(&mut service.at_sa, rid)
+}
+
+/// Removes the record. What is not there is removed.
+async fn remove(keeper: &Keeper<Service>, rid: Template<ServiceRecord>) {
+    let shared = &keeper.shared;
+    let removed = match Request::new(Method::DELETE, rid, now() + LEAVE) {
+        Ok(request) => shared.request(request).await.map(drop),
+        Err(invalid) => Err(invalid.into()),
+    };
+    let result = match removed {
+        Err(QueryError::Status(SaStatus::NO_RECORDS)) => Ok(()),
+        removed => removed,
+    };
+    let cancelling = match shared.lock().services.get(keeper.id) {
+        Some(service) => {
+            service.at_sa = None;
+            std::mem::take(&mut service.cancelling)
+        }
+        None => return,
+    };
+    tracing::debug!(port = shared.port, ?result, "a service is cancelled");
+    for cancelled in cancelling {
+        _ = cancelled.send(result.clone()); // who does not wait for it has asked for it all the same
     }
 }

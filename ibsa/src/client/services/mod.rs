@@ -5,22 +5,23 @@ mod keeper;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use ibwire::{PKey, ServiceId};
 use pin_project::pin_project;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use super::Client;
-use super::shared::{Shared, after};
+use super::builder::{self, Running};
+use super::keep::{Kept, within};
+use super::shared::after;
 use super::table::Table;
 use crate::proto::client::QueryError;
 use crate::record::{IntoField, ServiceRecord, Template, Text};
-use keeper::{Asked, News};
+use keeper::Asked;
 
-pub(super) use keeper::Services;
+pub(super) use keeper::Service;
 
 /// How long a registration is good for unless the program says otherwise.
 const LEASE: Duration = Duration::from_secs(60);
@@ -40,10 +41,8 @@ const LEASE: Duration = Duration::from_secs(60);
 #[must_use = "nothing is registered before it is awaited"]
 pub struct Register {
     plan: Option<Plan>,
-    run: Option<Running>,
+    run: Option<Running<Result<Registration, QueryError>>>,
 }
-
-type Running = Pin<Box<dyn Future<Output = Result<Registration, QueryError>> + Send>>;
 
 #[derive(Debug)]
 struct Plan {
@@ -136,11 +135,7 @@ impl Plan {
         let (registered, registering) = oneshot::channel();
         let asked = Asked { wanted, lease, deadline: after(timeout), registered };
         keeper::register(shared, &self.client._owner, (self.service_id, p_key), asked)?;
-        match tokio::time::timeout(timeout, registering).await {
-            Ok(Ok(registered)) => registered.map(|(hold, news)| Registration { hold, news }),
-            Ok(Err(_)) => Err(shared.ended()),
-            Err(_) => Err(QueryError::Late(timeout)),
-        }
+        Ok(Registration(within(shared, timeout, registering).await?))
     }
 }
 
@@ -149,13 +144,7 @@ impl Future for Register {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        if let Some(plan) = this.plan.take() {
-            *this.run = Some(Box::pin(plan.run()));
-        }
-        let run = this.run.as_mut().expect("polled after it was ready");
-        let registered = std::task::ready!(run.as_mut().poll(cx));
-        *this.run = None;
-        Poll::Ready(registered)
+        builder::poll(this.plan, this.run, Plan::run, cx)
     }
 }
 
@@ -191,15 +180,12 @@ impl Client {
 ///
 /// Dropped, it is cancelled in the background within 5 s.
 #[derive(Debug)]
-pub struct Registration {
-    hold: Hold,
-    news: watch::Receiver<News>,
-}
+pub struct Registration(Kept<Service>);
 
 impl Registration {
     /// The record as the SA gave it last.
     pub fn record(&self) -> ServiceRecord {
-        self.news.borrow().record.clone()
+        self.0.with(ServiceRecord::clone)
     }
 
     /// Waits for what is out of the ordinary: the record was registered again after a change of the SM or after failures.
@@ -212,14 +198,7 @@ impl Registration {
     /// # Cancel safety
     /// Dropped, nothing is lost; of several changes the last is told.
     pub async fn changed(&mut self) -> Result<ServiceRecord, QueryError> {
-        if self.news.changed().await.is_err() {
-            return Err(self.hold.shared.ended());
-        }
-        let news = self.news.borrow_and_update();
-        match &news.error {
-            Some(error) => Err(error.clone()),
-            None => Ok(news.record.clone()),
-        }
+        self.0.changed().await
     }
 
     /// Removes the record. Done when the SA has confirmed it.
@@ -230,42 +209,6 @@ impl Registration {
     /// # Cancel safety
     /// Dropped, it goes on in the background.
     pub async fn cancel(self) -> Result<(), QueryError> {
-        let shared = Arc::clone(&self.hold.shared);
-        let cancelling = self.hold.cancel();
-        cancelling.await.unwrap_or_else(|_| Err(shared.ended()))
-    }
-}
-
-/// Keeps the record registered.
-#[derive(Debug)]
-struct Hold {
-    shared: Arc<Shared>,
-    id: u64,
-    over: bool,
-}
-
-impl Hold {
-    fn new(shared: &Arc<Shared>, id: u64) -> Self {
-        Self { shared: Arc::clone(shared), id, over: false }
-    }
-
-    /// Tells when the record is gone.
-    fn cancel(mut self) -> oneshot::Receiver<Result<(), QueryError>> {
-        let (cancelled, cancelling) = oneshot::channel();
-        self.give_up(Some(cancelled));
-        cancelling
-    }
-
-    fn give_up(&mut self, cancelled: Option<oneshot::Sender<Result<(), QueryError>>>) {
-        self.over = true;
-        keeper::cancel(&self.shared, self.id, cancelled);
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        if !self.over {
-            self.give_up(None);
-        }
+        self.0.give_up().await
     }
 }
