@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ibcm::sim::Subnet;
-use ibcm::{Hca, OpenError};
+use ibcm::{Gid, Hca, OpenError, ud};
 use ibraw::{EtherDest, EtherType, Group, Link, LinkAddress, NextHeader, RawEtherSocket, RawIpv6Socket};
 use ibsoft::{SoftDevice, UdpConfig};
 use ibwire::packet::{Bth, TransportPacket};
@@ -43,6 +43,8 @@ fn main() -> ExitCode {
     trials.extend(captured("mads_roce", &MADS[1..], folder.join("captured-mads-roce.pcap"), mads_over_udp));
     let file = folder.join("captured-raw.pcap");
     trials.push(Trial::test("captured_raw_packets_of_a_subnet", move || raw_on_subnet(&file)));
+    let file = folder.join("captured-managed.pcap");
+    trials.push(Trial::test("captured_management_of_a_subnet", move || management_of_a_subnet(&file)));
     let trials = trials.into_iter().map(|trial| trial.with_ignored_flag(left_out)).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -322,6 +324,109 @@ fn raw_on_subnet(file: &Path) -> Result<(), Failed> {
         number("udp.srcport", 1234),
         number("udp.dstport", 5678),
         number("udp.length", 13),
+    ]));
+    none(complaints)
+}
+
+/// A link between two switches while a manager sweeps, is asked for a path, and makes a group that is used.
+fn management_of_a_subnet(file: &Path) -> Result<(), Failed> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+    let talk = async {
+        let net = Subnet::builder().seed(1).switch("left").switch("right").link("left/9", "right/9");
+        let net = net.hca("ann").link("ann", "left").hca("bob").link("bob", "right").managed().await?;
+        let (ann, bob) = (Hca::open(net.device("ann")).await?, Hca::open(net.device("bob")).await?);
+        let path = bob.sa().path(ann.gid()).await?;
+        let (near, far) = (ud::Socket::open(&bob).await?, ud::Socket::open(&ann).await?);
+        let mgid: Gid = "ff15:a01b::7".parse()?;
+        far.join(mgid).await?;
+        let group = near.join(mgid).await?;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        near.send_copy(&group, b"to all").await?;
+        assert_eq!(far.recv().await?[..], b"to all"[..]);
+        net.write_pcap_of_link("left/9", file)?;
+        Ok::<_, Box<dyn std::error::Error>>(path.record().clone())
+    };
+    let path = runtime.map_err(|error| error.to_string())?.block_on(talk).map_err(|error| chain(&*error))?;
+    let frames = tshark(file)?;
+    let mut complaints: Vec<String> = frames.iter().flat_map(|frame| frame.complaints(&[])).collect();
+    let number = |name, value: u64| (name, Want::Number(value));
+    let gid = |name, gid: Gid| (name, Want::Text(Ipv6Addr::from(gid.0).to_string()));
+    let mgid: Gid = "ff15:a01b::7".parse().map_err(|_| "a GID")?;
+    let (bob, sm) = (u64::from(path.slid.0), 1);
+    // Class, method, attribute, and what the last packet of that kind says: first what the manager reads and writes at the
+    // switch behind the link, then what bob asks its SA.
+    let (directed, sa, answer) = (0x81, 0x03, 0x81);
+    let wanted = [
+        ((directed, answer, 0x12), vec![number("infiniband.switchinfo.linearfdbtop", bob)]),
+        (
+            (directed, 0x02, 0x15),
+            vec![number("infiniband.portinfo.portstate", 4), number("infiniband.portinfo.mastersmlid", sm)],
+        ),
+        (
+            (sa, answer, 0x35),
+            vec![
+                number("infiniband.lrh.slid", sm),
+                number("infiniband.lrh.dlid", bob),
+                number("infiniband.pathrecord.slid", bob),
+                number("infiniband.pathrecord.dlid", path.dlid.0.into()),
+                gid("infiniband.pathrecord.sgid", path.sgid),
+                gid("infiniband.pathrecord.dgid", path.dgid),
+                number("infiniband.pathrecord.p_key", path.pkey.0.into()),
+                number("infiniband.pathrecord.mtu", path.mtu.0.into()),
+                number("infiniband.pathrecord.rate", path.rate.0.into()),
+                number("infiniband.pathrecord.packetlifetime", path.packet_life_time.get().into()),
+            ],
+        ),
+        (
+            (sa, answer, 0x38),
+            vec![
+                gid("infiniband.mcmemberrecord.mgid", mgid),
+                gid("infiniband.mcmemberrecord.portgid", path.sgid),
+                number("infiniband.mcmemberrecord.mlid", 0xc000),
+                number("infiniband.mcmemberrecord.q_key", ud::DEFAULT_QKEY.0.into()),
+                number("infiniband.mcmemberrecord.joinstate", 1),
+            ],
+        ),
+    ];
+    let last = |class: u64, method: u64, attribute: u64| {
+        let fields = [
+            number("infiniband.mad.mgmtclass", class),
+            number("infiniband.mad.method", method),
+            number("infiniband.mad.attributeid", attribute),
+        ];
+        let found = frames.iter().rfind(|frame| frame.complaints(&fields).is_empty());
+        found.ok_or_else(|| {
+            format!("no MAD of class {class:#x}, method {method:#x}, attribute {attribute:#x}")
+        })
+    };
+    for ((class, method, attribute), fields) in wanted {
+        complaints.extend(last(class, method, attribute)?.complaints(&fields));
+    }
+    // The tables that the manager writes: LIDs 1 to 4 are the two switches, ann and bob; the group's packets go both ways.
+    let tables = [
+        (
+            0x19,
+            "infiniband.linearforwardingtable.port",
+            &["0xff", "0x09", "0x00", "0x09", "0x01", "0xff"][..],
+        ),
+        (0x1b, "infiniband.multicastforwardingtable.portmask", &["0x0202", "0x0000"]),
+    ];
+    for (attribute, field, entries) in tables {
+        let seen = last(directed, 0x02, attribute)?.values(field);
+        if !seen.starts_with(&entries.iter().map(ToString::to_string).collect::<Vec<_>>()) {
+            complaints.push(format!("{field} is {seen:?}"));
+        }
+    }
+    let datagram = frames.last().ok_or("no frames")?;
+    complaints.extend(datagram.complaints(&[
+        number("infiniband.lrh.lnh", 3),
+        number("infiniband.lrh.slid", bob),
+        number("infiniband.lrh.dlid", 0xc000),
+        gid("infiniband.grh.sgid", path.sgid),
+        gid("infiniband.grh.dgid", mgid),
+        number("infiniband.bth.destqp", 0xff_ffff),
+        number("infiniband.deth.q_key", ud::DEFAULT_QKEY.0.into()),
+        ("data.data", Want::Bytes(b"to all\0\0".to_vec())),
     ]));
     none(complaints)
 }
