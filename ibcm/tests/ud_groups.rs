@@ -128,3 +128,34 @@ async fn joining_and_leaving_may_be_dropped_anywhere() -> Result {
     })
     .await?
 }
+
+/// A new SM knows no groups; the one that is made again has the LID that another had before.
+#[tokio::test(start_paused = true)]
+async fn sa_t57_sockets_join_again_at_a_new_sm_and_hear_at_the_new_lid() -> Result {
+    timeout(LIMIT, async {
+        let net = two_switches().await?;
+        let (a, b, c) = (open(&net, "a").await?, open(&net, "b").await?, open(&net, "c").await?);
+        let (here, there, beside) =
+            (ud::Socket::open(&a).await?, ud::Socket::open(&b).await?, ud::Socket::open(&b).await?);
+        let mgid: Gid = "ff15::7".parse()?;
+        let first = c.sa().join("ff15::1".parse()?).or_create(Group::new(QKey(7))).await?;
+        let before = here.join(mgid).await?.lid();
+        for socket in [&there, &beside] {
+            socket.join(mgid).await?;
+            heard(&here, socket, mgid, b"before").await?;
+        }
+        first.leave().await?;
+        net.sm("left").restart();
+        let lid = |socket: &ud::Socket| socket.group(mgid).map(|group| group.lid());
+        while [&here, &there, &beside].into_iter().any(|socket| lid(socket).ok() == Some(before)) {
+            sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!((lid(&here)?, lid(&beside)?), (lid(&there)?, lid(&there)?));
+        for socket in [&there, &beside] {
+            heard(&here, socket, mgid, b"again").await?;
+        }
+        heard(&there, &here, mgid, b"back").await?;
+        Ok(())
+    })
+    .await?
+}
