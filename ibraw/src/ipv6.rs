@@ -42,7 +42,8 @@ impl RawSocket<Ipv6> {
 }
 
 impl Bind<Ipv6> {
-    /// Multicast that is sent here is heard on this machine too, by this socket as well if it has joined. Default: not.
+    /// Multicast that is sent here is heard on this machine too, by this socket as well if it has joined; on a subnet by the
+    /// other sockets of the port. Default: not.
     pub fn multicast_loop(mut self) -> Self {
         self.plan.own.loops = true;
         self

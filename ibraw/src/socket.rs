@@ -135,7 +135,8 @@ impl<P: Protocol> RawSocket<P> {
         &self.core.link
     }
 
-    /// Closes the socket: whoever waits gets [`RawError::Closed`], streams end.
+    /// Closes the socket: whoever waits gets [`RawError::Closed`], streams end. What it has claimed and joined is free with
+    /// its last handle and membership.
     pub fn close(&self) {
         self.core.close();
     }

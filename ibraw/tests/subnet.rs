@@ -180,6 +180,25 @@ async fn raw_t06_sizes_are_refused_before_anything_is_sent() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn settings_out_of_range_are_refused_where_they_are_given() {
+    let (_net, ann, _) = subnet().await;
+    let refused = |result: Result<(), RawError>| match result {
+        Err(RawError::Invalid { field, value, limit }) => (field, value, limit),
+        other => panic!("{other:?}"),
+    };
+    let ether = || RawEtherSocket::bind(&ann, [CHAT]);
+    let ipv6 = || RawIpv6Socket::bind(&ann, [NextHeader(253)]);
+    let vlan = ether().vlan(ibraw::VlanPolicy::Id(4096)).await;
+    assert_eq!(refused(vlan.map(drop)), ("VLAN", 4096, 4095));
+    assert_eq!(refused(ether().buffer(65_536).await.map(drop)), ("buffer", 65_536, 65_535));
+    assert_eq!(refused(ipv6().buffer(65_536).await.map(drop)), ("buffer", 65_536, 65_535));
+    assert_eq!(refused(ipv6().checksum_at(3).await.map(drop)), ("odd offset of the checksum", 3, 2));
+    let every = RawEtherSocket::bind_any(&ann).exclusive().await;
+    assert!(matches!(every, Err(RawError::Unsupported(_))), "{every:?}");
+    ether().buffer(65_535).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn raw_t25_any_ethertype_goes_over_a_subnet() {
     let (_net, ann, bob) = subnet().await;
     for ether_type in [EtherType(0x0400), EtherType(0x05ff)] {

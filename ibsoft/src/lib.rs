@@ -5,9 +5,9 @@
 //!
 //! - **RoCEv2 over UDP**, [`SoftDevice::bind`]: real packets on UDP port 4791, understood by Linux's rdma_rxe and by
 //!   NICs. Its addresses are its GIDs; without any it takes a free one of loopback.
-//! - **An in-process subnet**, [`sim::Subnet`]: with raw IPv6 and raw EtherType queue pairs, too. InfiniBand packets from the LRH to the VCRC between HCAs of one
-//!   process, with faults from a seed, and in virtual time under tokio's paused clock. Made for tests, also for those
-//!   of programs that are built on this SDK.
+//! - **An in-process subnet**, [`sim::Subnet`]: InfiniBand packets from the LRH to the VCRC between HCAs of one process, over
+//!   switches if it has some, with faults from a seed, and in virtual time under tokio's paused clock. It has raw IPv6 and
+//!   raw EtherType queue pairs, too. Made for tests, also for those of programs that are built on this SDK.
 //!
 //! Both are thin shells around [`engine`], a state machine without sockets, clock or runtime.
 //!
@@ -27,7 +27,7 @@
 //! ```
 //!
 //! # What is not here
-//! Multicast, memory windows. Over UDP: DSCP and hop limit of an address vector are not sent, and
+//! Memory windows. Over UDP: DSCP and hop limit of an address vector are not sent, and
 //! those of received packets not known. RoCE has no protection against whoever can send packets with a chosen source
 //! address; the checks that there are (addresses, P_Key, Q_Key, random QP numbers and PSNs) make it harder, not
 //! impossible.
