@@ -123,7 +123,7 @@ impl<P: OnSubnet> Backend<P> for SubnetSocket<P> {
         let mut bytes = 0;
         let any = self.queue.recv(&self.port, most, |packet, source| {
             let from = From {
-                drops_before: source.lost_before + self.untold.swap(0, Ordering::Relaxed),
+                drops_before: source.lost_before.saturating_add(self.untold.swap(0, Ordering::Relaxed)),
                 subnet: SubnetMeta { slid: source.slid, sl: source.sl, path_bits: source.path_bits },
                 source,
             };

@@ -1,0 +1,122 @@
+//! What calls, streams and sinks say when something is wrong, and that they go on, on in-process subnets.
+#![cfg(feature = "soft")]
+#![allow(clippy::unwrap_used, reason = "test helpers outside #[test] functions")]
+
+use bytes::{Buf, BytesMut};
+use futures::{SinkExt, StreamExt};
+use ibraw::{EtherDest, EtherType, Group, Link, RawError, RawEtherSocket};
+use ibsoft::sim::Subnet;
+use ibwire::Lid;
+use tokio_util::codec::Decoder;
+
+const CHAT: EtherType = EtherType::LOCAL_1;
+
+/// Two ports, and the way to the second.
+async fn subnet() -> (Subnet, Link, Link, EtherDest) {
+    let net = Subnet::star(["ann", "bob"]).await.unwrap();
+    let (ann, bob): (Link, Link) = (net.device("ann").into(), net.device("bob").into());
+    let lid = Lid(u16::from_be_bytes(bob.address().as_bytes().try_into().unwrap()));
+    (net, ann, bob, EtherDest::lid(lid, CHAT))
+}
+
+async fn pair() -> (Subnet, RawEtherSocket, RawEtherSocket, EtherDest) {
+    let (net, ann, bob, to) = subnet().await;
+    let a = RawEtherSocket::bind(&ann, [CHAT]).await.unwrap();
+    (net, a, RawEtherSocket::bind(&bob, [CHAT]).await.unwrap(), to)
+}
+
+/// Whether a cut is an error is for the socket to say; the stream goes on after it.
+#[tokio::test(start_paused = true)]
+async fn raw_t24_a_cut_is_seen_or_said() {
+    let (_net, ann, bob, to) = subnet().await;
+    let a = RawEtherSocket::bind(&ann, [CHAT]).await.unwrap();
+    let seen = RawEtherSocket::bind(&bob, [CHAT]).buffer(8).await.unwrap();
+    let said = RawEtherSocket::bind(&bob, [CHAT]).buffer(8).truncation_is_error().await.unwrap();
+    let mut stream = said.stream();
+    for text in [&b"sixteen bytes are"[..16], b"sixteen bytes, 2"] {
+        a.send_to(text, &to).await.unwrap();
+    }
+    a.send_to(b"eight is", &to).await.unwrap();
+    let cut = seen.recv().await.unwrap();
+    assert_eq!((&cut.data[..], cut.meta.truncated, cut.meta.wire_len), (&b"sixteen "[..], true, 16));
+    let error = said.recv().await.unwrap_err();
+    assert!(matches!(error, RawError::Truncated { wire: 16, buffer: 8 }) && error.is_transient(), "{error}");
+    let error = stream.next().await.unwrap().unwrap_err();
+    assert!(matches!(error, RawError::Truncated { wire: 16, buffer: 8 }), "{error}");
+    let whole = stream.next().await.unwrap().unwrap();
+    assert_eq!((&whole.data[..], whole.meta.truncated), (&b"eight is"[..], false));
+    assert_eq!((said.stats().rx_truncated, said.stats().rx_packets), (2, 3));
+}
+
+/// A datagram that cannot be sent does not hide that those before it were.
+#[tokio::test(start_paused = true)]
+async fn a_batch_says_how_far_it_got() {
+    let (_net, a, b, to) = pair().await;
+    let long = [0; 5000];
+    let batch: [(&[u8], &EtherDest); 3] = [(b"12345678", &to), (&long, &to), (b"87654321", &to)];
+    assert_eq!(a.send_batch(&batch).await.unwrap(), 1);
+    let error = a.send_batch(&batch[1..]).await.unwrap_err();
+    assert!(matches!(error, RawError::TooLarge { len: 5000, .. }), "{error}");
+    assert_eq!(a.send_batch(&batch[2..]).await.unwrap(), 1);
+    let mut heard = b.stream();
+    for text in [b"12345678", b"87654321"] {
+        assert_eq!(&heard.next().await.unwrap().unwrap().data[..], text);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_socket_says_so() {
+    let (_net, a, b, to) = pair().await;
+    let mut heard = b.stream();
+    let waiting = tokio::spawn(async move { heard.next().await.is_none() });
+    tokio::task::yield_now().await;
+    b.close();
+    assert!(waiting.await.unwrap(), "the stream ends");
+    let mut later = b.stream();
+    assert!(later.next().await.is_none() && later.next().await.is_none());
+    let group = Group::link([0x33, 0x33, 0, 0, 0, 1]).unwrap();
+    assert!(matches!(b.join(&group).await, Err(RawError::Closed)));
+    assert!(matches!(b.recv().await, Err(RawError::Closed)));
+    assert!(matches!(b.sink().send((b"12345678"[..].into(), to)).await, Err(RawError::Closed)));
+    a.send_to(b"12345678", &to).await.unwrap();
+}
+
+/// What cannot be sent is an error once, and the next one goes out.
+#[tokio::test(start_paused = true)]
+async fn a_sink_goes_on_after_an_error() {
+    let (_net, a, b, to) = pair().await;
+    let mut sink = a.sink();
+    let error = sink.send((vec![0; 5000].into(), to)).await.unwrap_err();
+    assert!(matches!(error, RawError::TooLarge { .. }), "{error}");
+    sink.send((b"12345678"[..].into(), to)).await.unwrap();
+    assert_eq!(&b.recv().await.unwrap().data[..], b"12345678");
+}
+
+/// A length of one byte, and so many others.
+struct Counted;
+
+impl Decoder for Counted {
+    type Item = BytesMut;
+    type Error = std::io::Error;
+
+    fn decode(&mut self, from: &mut BytesMut) -> Result<Option<BytesMut>, std::io::Error> {
+        let Some(len) = from.first().map(|len| usize::from(*len)).filter(|len| *len < from.len()) else {
+            return Ok(None);
+        };
+        from.advance(1);
+        Ok(Some(from.split_to(len)))
+    }
+}
+
+/// A codec that makes nothing of a datagram does not wait for the rest of it in the next one.
+#[tokio::test(start_paused = true)]
+async fn what_a_codec_makes_nothing_of_is_counted() {
+    let (_net, a, b, to) = pair().await;
+    let mut framed = b.framed(Counted);
+    a.send_to(&[9, 1, 2, 3, 4, 5, 6, 7], &to).await.unwrap(); // two bytes are missing
+    a.send_to(&[2, 1, 2, 4, 3, 4, 5, 6], &to).await.unwrap(); // two in one
+    for expected in [&[1, 2][..], &[3, 4, 5, 6]] {
+        assert_eq!(framed.next().await.unwrap().unwrap().0[..], *expected);
+    }
+    assert_eq!(b.stats().rx_undecoded, 1);
+}
