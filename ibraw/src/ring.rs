@@ -49,7 +49,7 @@ impl Ring {
         let invalid = |field, value: usize, limit: usize| {
             Err(RawError::Invalid { field, value: value as u64, limit: limit as u64 })
         };
-        if self.block == 0 || self.block % Self::UNIT != 0 {
+        if self.block == 0 || !self.block.is_multiple_of(Self::UNIT) {
             return invalid("block of a ring, which is a multiple of the limit,", self.block, Self::UNIT);
         }
         if self.bytes > Self::LARGEST {
