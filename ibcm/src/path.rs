@@ -313,7 +313,7 @@ impl PathConfig {
                 down.get_or_insert(port.number());
                 continue;
             }
-            if local.link_layer == LinkLayer::InfiniBand && !knows_paths(&*device) {
+            if local.link_layer == LinkLayer::InfiniBand && !knows_paths(&*device, local.number) {
                 match crate::sa::path(shared, local.number, self.sgid, self.dgid, |query| self.ask(query))
                     .await
                 {
@@ -340,13 +340,14 @@ impl PathConfig {
     }
 }
 
-/// Whether the device knows the paths of its subnet itself.
-pub(crate) fn knows_paths(device: &dyn Device) -> bool {
+/// Whether the device knows the paths of its subnet itself: on one in this process that has no subnet manager to be asked.
+fn knows_paths(device: &dyn Device, port: u8) -> bool {
     #[cfg(feature = "soft")]
-    return device.as_any().is::<ibsoft::SoftDevice>();
+    return device.as_any().is::<ibsoft::SoftDevice>()
+        && device.port(port).is_ok_and(|attr| attr.sm_lid == ibwire::Lid::NONE);
     #[cfg(not(feature = "soft"))]
     {
-        let _ = device;
+        let _ = (device, port);
         false
     }
 }

@@ -12,5 +12,5 @@ mod topology;
 
 pub use routing::{MulticastTree, Routing, route};
 pub use sa::{GroupTree, Partition, Peer, Sa, SaConfig, SaCounters, SaLimits, SaMad, SaMode};
-pub use sm::{SmConfig, SmCounters, SmMad, SubnetManager};
+pub use sm::{Qos, SmConfig, SmCounters, SmMad, SubnetManager};
 pub use topology::{Node, NodeId, Port, PortAt, Switch, Topology};

@@ -12,12 +12,13 @@ use ibwire::{Guid, Lid, PKey};
 
 use super::fabric::{Fabric, PortId};
 use super::node::{Handled, Smp};
-use crate::manager::{SmConfig, SmMad, SubnetManager};
+use crate::manager::{Qos, SmConfig, SmMad, SubnetManager};
 
 /// What all managers of a subnet are told.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Orders {
     pub lmc: u8,
+    pub qos: Option<Qos>,
     /// The P_Keys of HCAs that have others than the default one, by node.
     pub p_keys: BTreeMap<usize, Vec<PKey>>,
 }
@@ -29,7 +30,7 @@ impl Fabric {
     /// How a manager on a node is set up.
     pub(super) fn sm_config(&self, guid: Guid) -> SmConfig {
         let mut config = SmConfig::new(guid);
-        config.lmc = self.orders.lmc;
+        (config.lmc, config.qos) = (self.orders.lmc, self.orders.qos.clone());
         config.lids.clone_from(&self.lids);
         for (node, keys) in &self.orders.p_keys {
             config.p_keys.extend(self.guids(*node).into_iter().map(|guid| (guid, keys.clone())));

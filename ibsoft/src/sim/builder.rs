@@ -18,7 +18,7 @@ use super::node::{Node, PortShape};
 use super::subnet::{Inner, Subnet};
 use crate::device::{Core, SoftDevice};
 use crate::engine::{Config, Engine, PortConfig, device_attr};
-use crate::manager::Topology;
+use crate::manager::{Qos, Topology};
 
 /// A subnet to be built: awaited, it becomes a [`Subnet`] on the current tokio runtime, and is up.
 ///
@@ -36,6 +36,7 @@ pub struct BuildSubnet {
     mtu: Mtu,
     rate: Rate,
     lmc: u8,
+    qos: Option<Qos>,
     timed: bool,
     managed: bool,
     seed: u64,
@@ -77,6 +78,7 @@ impl BuildSubnet {
             mtu: Fabric::MTU,
             rate: Fabric::RATE,
             lmc: 0,
+            qos: None,
             timed: false,
             managed: false,
             seed: 0,
@@ -185,6 +187,21 @@ impl BuildSubnet {
         self
     }
 
+    /// Which VL packets of each SL take on every link, and how often each has its turn. VL 0 for all unless set; links have
+    /// VLs 0 to 7.
+    pub fn qos(mut self, qos: Qos) -> Self {
+        for (what, entries) in [("low priority entries", &qos.low), ("high priority entries", &qos.high)] {
+            if entries.len() > 32 {
+                self.limit(what, entries.len(), 32);
+            }
+        }
+        if let Some(vl) = qos.vls.iter().find(|vl| **vl > 15) {
+            self.limit("VL", usize::from(*vl), 15);
+        }
+        self.qos = Some(qos);
+        self
+    }
+
     /// Packets take their time on each link, one behind the other, as its rate says. Without it they take no time but that of
     /// [`Faults::delay`](super::Faults::delay).
     pub fn timed(mut self) -> Self {
@@ -277,7 +294,7 @@ impl BuildSubnet {
     fn orders(&self) -> Orders {
         let p_keys =
             self.nodes.iter().enumerate().filter_map(|(node, spec)| Some((node, spec.pkeys.clone()?)));
-        Orders { lmc: self.lmc, p_keys: p_keys.collect() }
+        Orders { lmc: self.lmc, qos: self.qos.clone(), p_keys: p_keys.collect() }
     }
 
     fn check_names(&self) -> Result<(), DeviceError> {

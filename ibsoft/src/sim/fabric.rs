@@ -1,6 +1,6 @@
 //! The wires: who reaches whom, packets under way, timers, in one order of time.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -119,7 +119,8 @@ pub(super) struct Fabric {
     last_arrival: BTreeMap<(PortId, PortId), Instant>,
     timers: BTreeSet<(Instant, Owner)>,
     armed: BTreeMap<Owner, Instant>,
-    configured: VecDeque<Configured>,
+    /// Ports of HCAs that have changed, and whether their users are to register again.
+    configured: BTreeMap<(usize, u8), bool>,
     /// Ports whose links are to be trained anew.
     retrain: Vec<PortId>,
 }
@@ -180,7 +181,7 @@ impl Fabric {
             last_arrival: BTreeMap::new(),
             timers: BTreeSet::new(),
             armed: BTreeMap::new(),
-            configured: VecDeque::new(),
+            configured: BTreeMap::new(),
             retrain: Vec::new(),
         };
         for Link(a, b) in links {
@@ -357,7 +358,7 @@ impl Fabric {
     /// Takes the next event that is due, with its time. Arrivals come before timers of the same moment.
     pub(super) fn next_event(&mut self, now: Instant) -> Option<(Instant, Event)> {
         loop {
-            if let Some(configured) = self.configured.pop_front() {
+            if let Some(configured) = self.take_configured() {
                 return Some((now, Event::Configured(configured)));
             }
             let due = self.next_due().filter(|due| *due <= now)?;
@@ -497,16 +498,17 @@ impl Fabric {
         if self.nodes[hca].is_switch() {
             return;
         }
-        let Some(port) = self.nodes[hca].port(number) else { return };
-        let tables = port.tables(number);
-        // Only the last word on a port counts, unless it asks for something.
-        self.configured.retain(|old| old.reregister || (old.hca, old.tables.attr.number) != (hca, number));
-        self.configured.push_back(Configured { hca, tables, reregister });
+        *self.configured.entry((hca, number)).or_default() |= reregister;
     }
 
     /// What HCAs are to learn.
     pub(super) fn take_configured(&mut self) -> Option<Configured> {
-        self.configured.pop_front()
+        loop {
+            let ((hca, number), reregister) = self.configured.pop_first()?;
+            if let Some(port) = self.nodes[hca].port(number) {
+                return Some(Configured { hca, tables: port.tables(number), reregister });
+            }
+        }
     }
 
     /// MTU of every port, unless its link has another one.

@@ -53,6 +53,7 @@ mod subnet;
 mod trace;
 mod way;
 
+pub use crate::manager::Qos;
 pub use builder::BuildSubnet;
 pub use managers::{NotSettled, SaBehaviour, Sm};
 pub use mishaps::Mishap;

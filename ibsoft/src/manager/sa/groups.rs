@@ -70,7 +70,9 @@ impl Group {
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     by_mgid: BTreeMap<Gid, Group>,
-    mlids: BTreeSet<Lid>,
+    mlids: BTreeMap<Lid, Gid>,
+    /// How many MLIDs in a row are in use, counted from the first.
+    used: u16,
     assigned: u32,
     /// MLIDs whose members have changed since the subnet manager asked.
     changed: BTreeSet<Lid>,
@@ -87,8 +89,21 @@ impl Groups {
         guid != Guid(0) && members.into_iter().any(|gid| gid.interface_id() == guid.0)
     }
 
-    fn free_mlid(&self) -> Option<Lid> {
-        (FIRST_MLID..=LAST_MLID).map(Lid).find(|mlid| !self.mlids.contains(mlid))
+    /// The lowest MLID that no group has.
+    fn free_mlid(&mut self) -> Option<Lid> {
+        while self.mlids.contains_key(&Lid(FIRST_MLID + self.used)) {
+            self.used += 1;
+        }
+        Some(Lid(FIRST_MLID + self.used)).filter(|mlid| mlid.0 <= LAST_MLID)
+    }
+
+    fn end(&mut self, mgid: Gid) {
+        if let Some(group) = self.by_mgid.remove(&mgid) {
+            let mlid = group.common.mlid;
+            self.mlids.remove(&mlid);
+            self.used = self.used.min(mlid.0 - FIRST_MLID);
+            self.changed.insert(mlid);
+        }
     }
 
     /// Ends the memberships of ports that are gone; which groups ended with them.
@@ -107,12 +122,7 @@ impl Groups {
     fn sweep(&mut self) -> Vec<Gid> {
         let ended: Vec<_> =
             self.by_mgid.iter().filter(|(_, group)| !group.is_kept()).map(|(mgid, _)| *mgid).collect();
-        for mgid in &ended {
-            if let Some(group) = self.by_mgid.remove(mgid) {
-                self.mlids.remove(&group.common.mlid);
-                self.changed.insert(group.common.mlid);
-            }
-        }
+        ended.iter().for_each(|mgid| self.end(*mgid));
         ended
     }
 }
@@ -129,11 +139,6 @@ pub struct GroupTree {
 }
 
 impl Sa {
-    /// The LID of a group, if there is one with this address.
-    pub fn mlid(&self, mgid: Gid) -> Option<Lid> {
-        self.groups.get(mgid).map(|group| group.common.mlid)
-    }
-
     /// The multicast LIDs whose members have changed since the last call: their trees are due.
     pub fn take_changed_groups(&mut self) -> Vec<GroupTree> {
         let changed = std::mem::take(&mut self.groups.changed);
@@ -155,8 +160,8 @@ impl Sa {
     /// Who is in a group.
     fn group_tree(&self, mlid: Lid) -> GroupTree {
         let mut tree = GroupTree { mlid, receivers: Vec::new(), senders: Vec::new() };
-        let groups = self.groups.by_mgid.values().filter(|group| group.common.mlid == mlid);
-        for (gid, member) in groups.flat_map(|group| &group.members) {
+        let group = self.groups.mlids.get(&mlid).and_then(|mgid| self.groups.by_mgid.get(mgid));
+        for (gid, member) in group.into_iter().flat_map(|group| &group.members) {
             let Some(at) = self.topology.at_gid(*gid) else { continue };
             let receives = member.state.intersects(JoinState::FULL_MEMBER | JoinState::NON_MEMBER);
             if receives { &mut tree.receivers } else { &mut tree.senders }.push(at);
@@ -166,7 +171,7 @@ impl Sa {
 
     /// After a change of the subnet every tree is due.
     pub(super) fn readdress(&mut self) {
-        self.groups.changed.extend(self.groups.mlids.iter().copied());
+        self.groups.changed.extend(self.groups.mlids.keys().copied());
     }
 
     pub(super) fn join(&mut self, request: &Request<'_>) -> Result<Answer, MadStatus> {
@@ -201,7 +206,7 @@ impl Sa {
                 group.mgid = self.assign_mgid(request, &wanted);
             }
             group.mlid = mlid;
-            self.groups.mlids.insert(mlid);
+            self.groups.mlids.insert(mlid, group.mgid);
             let (mgid, members) = (group.mgid, BTreeMap::new());
             self.groups.by_mgid.insert(mgid, Group { common: group.clone(), members });
         }
@@ -357,9 +362,11 @@ impl Sa {
         if left.state.is_empty() {
             group.members.remove(&gid);
         }
-        self.groups.changed.insert(group.common.mlid);
-        for mgid in self.groups.sweep() {
-            self.notify(request.now, NoticeDetails::GroupDeleted(mgid));
+        let (mlid, is_kept) = (group.common.mlid, group.is_kept());
+        self.groups.changed.insert(mlid);
+        if !is_kept {
+            self.groups.end(wanted.mgid);
+            self.notify(request.now, NoticeDetails::GroupDeleted(wanted.mgid));
         }
         Ok(Answer::one(&answer))
     }

@@ -1,6 +1,6 @@
 //! Transfers of more than one MAD, both ways (spec/sa.md section 2).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
 use ibsa::mad::SaHeader;
@@ -18,6 +18,10 @@ pub(super) type Key = (Peer, TransactionId);
 #[derive(Debug)]
 pub(super) struct Transfers {
     senders: BTreeMap<Key, Sender>,
+    /// When the timer of each comes up.
+    due: BTreeSet<(Instant, Key)>,
+    /// What all of them send.
+    bytes: usize,
     /// Those that may have something to send.
     ready: VecDeque<Key>,
     rmpp: RmppConfig,
@@ -25,16 +29,37 @@ pub(super) struct Transfers {
 
 impl Transfers {
     pub(super) fn new(config: &SaConfig) -> Self {
-        Self { senders: BTreeMap::new(), ready: VecDeque::new(), rmpp: config.rmpp.clone() }
+        let (senders, due, ready) = (BTreeMap::new(), BTreeSet::new(), VecDeque::new());
+        Self { senders, due, bytes: 0, ready, rmpp: config.rmpp.clone() }
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.senders.values().filter_map(Sender::poll_timeout).min()
+        self.due.first().map(|(due, _)| *due)
+    }
+
+    /// Lets a sender do something, and sees to its timer. Nothing if there is no such transfer.
+    fn with<R>(&mut self, key: Key, call: impl FnOnce(&mut Sender) -> R) -> Option<R> {
+        let sender = self.senders.get_mut(&key)?;
+        let before = sender.poll_timeout();
+        let result = call(sender);
+        let after = sender.poll_timeout();
+        if before != after {
+            before.map(|due| self.due.remove(&(due, key)));
+            self.due.extend(after.map(|due| (due, key)));
+        }
+        Some(result)
+    }
+
+    fn remove(&mut self, key: Key) {
+        if let Some(sender) = self.senders.remove(&key) {
+            self.bytes -= sender.message_len();
+            sender.poll_timeout().map(|due| self.due.remove(&(due, key)));
+        }
     }
 
     pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<SaMad> {
-        while let Some(key) = self.ready.front() {
-            if let Some(mad) = self.senders.get_mut(key).and_then(|sender| sender.poll_transmit(now)) {
+        while let Some(key) = self.ready.front().copied() {
+            if let Some(mad) = self.with(key, |sender| sender.poll_transmit(now)).flatten() {
                 return Some(SaMad { peer: key.0, mad });
             }
             self.ready.pop_front();
@@ -48,23 +73,17 @@ impl Transfers {
         out: &mut VecDeque<SaMad>,
         counters: &mut SaCounters,
     ) {
-        let ready = &mut self.ready;
-        self.senders.retain(|key, sender| {
-            if sender.poll_timeout().is_none_or(|due| due > now) {
-                return true;
-            }
-            match sender.handle_timeout(now) {
-                Sent::Failed(_, mad) => {
+        while let Some((_, key)) = self.due.first().filter(|(due, _)| *due <= now).copied() {
+            match self.with(key, |sender| sender.handle_timeout(now)) {
+                Some(Sent::Failed(_, mad)) => {
                     counters.transfers_failed += 1;
                     out.extend(mad.map(|mad| SaMad { peer: key.0, mad }));
-                    false
+                    self.remove(key);
                 }
-                Sent::Going | Sent::Done => {
-                    ready.push_back(*key);
-                    true
-                }
+                Some(Sent::Going | Sent::Done) => self.ready.push_back(key),
+                None => {}
             }
-        });
+        }
     }
 }
 
@@ -76,8 +95,8 @@ impl Sa {
             return;
         }
         let limits = &self.config.limits;
-        let of_requester = self.transfers.senders.keys().filter(|(peer, _)| *peer == request.from).count();
-        let bytes: usize = self.transfers.senders.values().map(Sender::message_len).sum();
+        let all = (request.from, TransactionId(0))..=(request.from, TransactionId(u64::MAX));
+        let (of_requester, bytes) = (self.transfers.senders.range(all).count(), self.transfers.bytes);
         if data.len() > limits.bytes {
             self.counters.no_resources += 1;
             self.refuse(request, status::NO_RESOURCES);
@@ -94,6 +113,8 @@ impl Sa {
         match Sender::new(header, data, &self.transfers.rmpp) {
             Ok(sender) => {
                 self.counters.transfers += 1;
+                self.transfers.bytes += sender.message_len();
+                self.transfers.due.extend(sender.poll_timeout().map(|due| (due, key)));
                 self.transfers.senders.insert(key, sender);
                 self.transfers.ready.push_back(key);
             }
@@ -110,15 +131,12 @@ impl Sa {
         if self.end_incoming(&key, header) {
             return;
         }
-        let Some(sender) = self.transfers.senders.get_mut(&key) else {
-            self.counters.drop_unknown_transfer += 1;
-            return;
-        };
-        match sender.handle(now, header) {
-            Sent::Going => self.transfers.ready.push_back(key),
-            Sent::Done => drop(self.transfers.senders.remove(&key)),
-            Sent::Failed(_, mad) => {
-                self.transfers.senders.remove(&key);
+        match self.transfers.with(key, |sender| sender.handle(now, header)) {
+            None => self.counters.drop_unknown_transfer += 1,
+            Some(Sent::Going) => self.transfers.ready.push_back(key),
+            Some(Sent::Done) => self.transfers.remove(key),
+            Some(Sent::Failed(_, mad)) => {
+                self.transfers.remove(key);
                 self.counters.transfers_failed += 1;
                 self.out.extend(mad.map(|mad| SaMad { peer: from, mad }));
             }

@@ -72,9 +72,11 @@ impl SubnetManager {
             }
             port.info.subnet_timeout = self.config.subnet_timeout;
         }
+        self.set_lanes(&mut topology);
         self.routing = Some(route(&mut topology));
         self.doubt_trees();
         self.write_tables(&topology);
+        self.write_lanes(&topology);
         for (at, found) in found {
             let Some(port) = topology.port(at) else { continue };
             let before = self.sa.topology().at_guid(port.guid()).and_then(|at| self.sa.topology().port(at));
@@ -117,7 +119,7 @@ impl SubnetManager {
     }
 
     /// The way to the node of a port: an HCA's port is reached by itself.
-    fn path_to(&self, topology: &Topology, at: PortAt) -> Option<Vec<u8>> {
+    pub(super) fn path_to(&self, topology: &Topology, at: PortAt) -> Option<Vec<u8>> {
         self.paths.get(&topology.end_port_of(at)).cloned()
     }
 

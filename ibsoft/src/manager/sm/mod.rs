@@ -4,6 +4,7 @@
 mod configure;
 mod discovery;
 mod election;
+mod qos;
 mod smp;
 mod trees;
 
@@ -20,6 +21,7 @@ use super::sa::{GroupTree, Peer, Sa, SaConfig, SaMad};
 use super::topology::{PortAt, Topology};
 use discovery::Discovery;
 use election::Rival;
+pub use qos::Qos;
 use smp::{Path, attribute};
 
 /// How a manager is set up.
@@ -44,6 +46,8 @@ pub struct SmConfig {
     pub stays: bool,
     /// P_Keys of ports by their GUID; the default partition for those that are not named.
     pub p_keys: BTreeMap<Guid, Vec<PKey>>,
+    /// Virtual lanes and their arbitration. Default: none.
+    pub qos: Option<Qos>,
     /// Subnet timeout of all ports. Default 18.
     pub subnet_timeout: TimeCode,
     /// How often it looks whether a switch has changed. Default 10 s.
@@ -79,6 +83,7 @@ impl SmConfig {
             first_lid: Lid(1),
             stays: true,
             p_keys: BTreeMap::new(),
+            qos: None,
             subnet_timeout: TimeCode::truncate(18),
             sweep: Duration::from_secs(10),
             timeout: Duration::from_millis(200),

@@ -14,6 +14,8 @@ pub(super) mod attribute {
     pub(in super::super) const GUID_INFO: AttributeId = AttributeId(0x14);
     pub(in super::super) const PORT_INFO: AttributeId = AttributeId(0x15);
     pub(in super::super) const P_KEY_TABLE: AttributeId = AttributeId(0x16);
+    pub(in super::super) const SL_TO_VL: AttributeId = AttributeId(0x17);
+    pub(in super::super) const VL_ARBITRATION: AttributeId = AttributeId(0x18);
     pub(in super::super) const LINEAR_FORWARDING: AttributeId = AttributeId(0x19);
     pub(in super::super) const MULTICAST_FORWARDING: AttributeId = AttributeId(0x1b);
     pub(in super::super) const SM_INFO: AttributeId = AttributeId(0x20);

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
+use ibsa::record::VlWeight;
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
 use super::super::node::ports_of;
 use super::super::{BuildSubnet, Mishap};
 use super::*;
-use crate::manager::PortAt;
+use crate::manager::{PortAt, Qos};
 
 /// Up to four switches in a row with some more links, and up to five HCAs.
 fn any_subnet(rng: &mut ChaCha8Rng, seed: u64) -> (BuildSubnet, usize) {
@@ -150,9 +151,40 @@ async fn run(seed: u64) -> (Subnet, Vec<String>) {
 #[tokio::test(start_paused = true)]
 async fn whatever_happens_tables_end_as_the_manager_wants_them() {
     // More of them by hand: IBSOFT_SUBNETS=5000.
-    let count = std::env::var("IBSOFT_SUBNETS").ok().and_then(|count| count.parse().ok()).unwrap_or(40);
+    let count = std::env::var("IBSOFT_SUBNETS").ok().and_then(|count| count.parse().ok()).unwrap_or(20);
     for seed in 0..count {
         let (net, flaws) = run(seed).await;
         assert_eq!(flaws, [] as [&str; 0], "seed {seed}: {:?}", net.counters());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lanes_are_those_of_the_configuration() {
+    let weight = |vl, weight| VlWeight { vl, weight };
+    let (low, high) = (vec![weight(0, 4), weight(1, 8)], vec![weight(2, 255)]);
+    let vls = std::array::from_fn(|sl| if sl == 15 { 15 } else { sl as u8 });
+    let qos = Qos { vls, low: low.clone(), high: high.clone(), high_limit: 7 };
+    let build =
+        || Subnet::builder().switch("s").switch("t").link("s", "t").hca("a").link("a", "s").qos(qos.clone());
+    for build in [build(), build().managed()] {
+        let net = build.await.unwrap();
+        net.port_down("s", 1);
+        net.port_up("s", 1);
+        net.sweep().await.unwrap();
+        let fabric = net.0.wires.fabric();
+        for (node, port, entered) in [(0, 1, 0), (1, 1, 2), (1, 1, 0), (1, 2, 1), (2, 1, 0)] {
+            let port = fabric.nodes[node].port(port).unwrap();
+            for (sl, vl) in [(0, 0), (5, 5), (9, 1), (15, 15)] {
+                assert_eq!(port.vl(entered, sl), vl, "{node}: SL {sl}");
+            }
+            assert_eq!((&port.arbitration[0][..2], &port.arbitration[2][..1]), (&low[..], &high[..]));
+            assert_eq!(port.info.vl_high_limit, 7);
+        }
+    }
+    let long = Qos { low: vec![weight(0, 1); 33], ..qos.clone() };
+    let no_vl = Qos { vls: [16; 16], ..qos };
+    for (qos, what) in [(long, "low priority entries"), (no_vl, "VL")] {
+        let refused = Subnet::star(["a"]).qos(qos).await.map(drop).unwrap_err();
+        assert!(matches!(refused, DeviceError::Limit { what: got, .. } if got == what), "{refused}");
     }
 }
