@@ -60,11 +60,14 @@ enum Way {
     Into,
     Batch,
     Stream,
+    /// Received in batches from a ring.
+    Ring,
 }
 
 impl Way {
     fn name(self, receives: bool) -> &'static str {
         match (self, receives) {
+            (Self::Ring, _) => "ring",
             (Self::One, true) => "recv",
             (Self::Into, true) => "recv_from",
             (Self::Batch, true) => "recv_batch",
@@ -131,10 +134,16 @@ impl Place {
     fn cases(&self, of: (bool, Kind, usize)) -> Vec<Case<'_>> {
         let (receives, kind, bytes) = of;
         let payload = kind.payload(bytes);
-        let mut cases = vec![self.case(of, "C", move |count| {
-            let mut plain = self.plain.start(&self.net, Here, self.cores[1], kind)?;
-            plain.measure(&if receives { format!("recv {count}") } else { format!("send {payload} {count}") })
-        })];
+        let plain = |what, command: String| {
+            self.case(of, what, move |count| {
+                let mut plain = self.plain.start(&self.net, Here, self.cores[1], kind)?;
+                plain.measure(&format!("{command} {count}"))
+            })
+        };
+        let mut cases = match receives {
+            true => vec![plain("C", "recv".into()), plain("C with addresses", "recv_from".into())],
+            false => vec![plain("C", format!("send {payload}"))],
+        };
         if kind == Kind::Ether {
             cases.push(self.case(of, "pnet", move |count| match receives {
                 true => self.at(Here, || pnet::receive(Here, count)),
@@ -142,6 +151,7 @@ impl Place {
             }));
         }
         let ways: &[_] = match receives {
+            true if kind == Kind::Ether => &[Way::One, Way::Into, Way::Batch, Way::Stream, Way::Ring],
             true => &[Way::One, Way::Into, Way::Batch, Way::Stream],
             false => &[Way::One, Way::Batch, Way::Stream],
         };

@@ -5,7 +5,7 @@ use benches::traffic::Result;
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use ibraw::protocol::Protocol;
-use ibraw::{EtherDest, Ipv6Dest, Link, RawEtherSocket, RawIpv6Socket, RawSocket};
+use ibraw::{EtherDest, Ipv6Dest, Link, RawEtherSocket, RawIpv6Socket, RawSocket, Ring};
 use tests::veth::Side;
 use tokio::runtime::Builder;
 
@@ -19,7 +19,11 @@ pub(crate) fn receive(side: Side, kind: Kind, way: Way, count: u64) -> Result<Sa
         let link = Link::open(side.interface())?;
         match kind {
             Kind::Ether => {
-                let bind = RawEtherSocket::bind(&link, [TYPE]).recv_buffer(QUEUE);
+                let bind = RawEtherSocket::bind(&link, [TYPE]);
+                let bind = match way {
+                    Way::Ring => bind.ring(Ring::new(QUEUE)),
+                    _ => bind.recv_buffer(QUEUE),
+                };
                 receive_from(bind.await?, way, count).await
             }
             Kind::Ipv6 => {
@@ -37,7 +41,7 @@ async fn receive_from<P: Protocol>(socket: RawSocket<P>, way: Way, count: u64) -
         done += match way {
             Way::One => socket.recv().await.map(|_| 1)?,
             Way::Into => socket.recv_from(&mut buffer).await.map(|_| 1)?,
-            Way::Batch => socket.recv_batch(&mut batch).await? as u64,
+            Way::Batch | Way::Ring => socket.recv_batch(&mut batch).await? as u64,
             Way::Stream => stream.next().await.ok_or("the stream has ended")?.map(|_| 1)?,
         };
     }
@@ -75,7 +79,9 @@ async fn send_to<P: Protocol>(
     while done < count {
         done += match way {
             Way::One | Way::Into => socket.send_to(&payload, dest).await.map(|_| 1)?,
-            Way::Batch => socket.send_batch(&all[..BATCH.min((count - done) as usize)]).await? as u64,
+            Way::Batch | Way::Ring => {
+                socket.send_batch(&all[..BATCH.min((count - done) as usize)]).await? as u64
+            }
             Way::Stream => sink.feed((payload.clone(), dest.clone())).await.map(|()| 1)?,
         };
     }

@@ -1,12 +1,13 @@
 /* Raw packets by recvmmsg and sendmmsg, 64 a call, and nothing else: what the bench `raw` compares with.
  *
- *     plain ether|ipv6 INTERFACE INDEX DESTINATION
+ *     plain ether|ipv6 INTERFACE DESTINATION
  *
  * DESTINATION is a link address as 12 hexadecimal digits, or an IPv6 address. It reads commands, one a line, and answers
  * each with a line:
  *
  *     send BYTES COUNT      sends so many packets               packets, ns on the clock, ns of CPU time
  *     recv COUNT            receives at least so many           the same
+ *     recv_from COUNT       and is told who sent each, and what was dropped
  *     flood BYTES           sends until the next command        "flooding", and packets when it ends
  *
  * BYTES counts the payload behind the header of Ethernet or of IPv6. */
@@ -14,6 +15,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <linux/if_packet.h>
+#include <net/if.h>
 #include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -83,10 +85,22 @@ static int64_t send_batch(size_t bytes, int64_t most) {
     return done < 0 ? 0 : done;
 }
 
-static int64_t recv_batch(void) {
+static struct sockaddr_storage senders[BATCH];
+static union {
+    struct cmsghdr first;
+    char room[128];
+} facts[BATCH];
+
+static int64_t recv_batch(int is_told) {
     for (int at = 0; at < BATCH; at++) {
         parts[at] = (struct iovec){rooms[at], ROOM};
         headers[at].msg_hdr = (struct msghdr){.msg_iov = &parts[at], .msg_iovlen = 1};
+        if (is_told) {
+            headers[at].msg_hdr.msg_name = &senders[at];
+            headers[at].msg_hdr.msg_namelen = sizeof senders[at];
+            headers[at].msg_hdr.msg_control = &facts[at];
+            headers[at].msg_hdr.msg_controllen = sizeof facts[at];
+        }
     }
     int done = recvmmsg(fd, headers, BATCH, MSG_WAITFORONE, NULL);
     if (done < 0)
@@ -108,15 +122,16 @@ static void flood(size_t bytes) {
 
 int main(int argc, char **argv) {
     char line[80];
-    if (argc != 5)
+    if (argc != 4)
         return 2;
     if (!strcmp(argv[1], "ether"))
-        open_ether(atoi(argv[3]), argv[4]);
+        open_ether(if_nametoindex(argv[2]), argv[3]);
     else
-        open_ipv6(argv[2], atoi(argv[3]), argv[4]);
-    int room = QUEUE;
-    if (setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof room))
-        die("SO_RCVBUFFORCE");
+        open_ipv6(argv[2], if_nametoindex(argv[2]), argv[3]);
+    int room = QUEUE, on = 1;
+    if (setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof room) ||
+        setsockopt(fd, SOL_SOCKET, SO_RXQ_OVFL, &on, sizeof on))
+        die("setsockopt");
     setlinebuf(stdout);
     puts("ready");
     while (fgets(line, sizeof line, stdin)) {
@@ -125,12 +140,13 @@ int main(int argc, char **argv) {
             flood(bytes);
             continue;
         }
-        int receives = sscanf(line, "recv %lld", &count) == 1;
+        int is_told = sscanf(line, "recv_from %lld", &count) == 1;
+        int receives = is_told || sscanf(line, "recv %lld", &count) == 1;
         if (!receives && sscanf(line, "send %lld %lld", &bytes, &count) != 2)
             continue; /* the end of a flood */
         int64_t wall = now(CLOCK_MONOTONIC), cpu = now(CLOCK_PROCESS_CPUTIME_ID);
         while (done < count)
-            done += receives ? recv_batch() : send_batch(bytes, count - done);
+            done += receives ? recv_batch(is_told) : send_batch(bytes, count - done);
         cpu = now(CLOCK_PROCESS_CPUTIME_ID) - cpu, wall = now(CLOCK_MONOTONIC) - wall;
         printf("%lld %lld %lld\n", done, (long long)wall, (long long)cpu);
     }

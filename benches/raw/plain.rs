@@ -27,18 +27,12 @@ impl Plain {
 
     /// Starts it at one side, on one core.
     pub(crate) fn start(&self, net: &Net, side: Side, core: usize, kind: Kind) -> Result<Running> {
-        let index = net.run(side, "cat", &[&format!("/sys/class/net/{}/ifindex", side.interface())]);
         let (name, to) = match kind {
             Kind::Ether => ("ether", side.other().mac().map(|byte| format!("{byte:02x}")).concat()),
             Kind::Ipv6 => ("ipv6", side.other().address().to_owned()),
         };
         let mut command = net.command(side, "taskset");
-        command.args(["-c", &core.to_string()]).arg(&self.0).args([
-            name,
-            side.interface(),
-            index?.trim(),
-            &to,
-        ]);
+        command.args(["-c", &core.to_string()]).arg(&self.0).args([name, side.interface(), &to]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
         let _ended = Ended(child);

@@ -97,6 +97,30 @@ impl Watch {
     }
 }
 
+impl Watch {
+    /// [`try_io`](Self::try_io) for a call that also knows whether it has found the end of what there is: then the descriptor is
+    /// ready when there is something new, without a further call that finds nothing.
+    ///
+    /// # Errors
+    /// As [`try_io`](Self::try_io).
+    pub fn try_io_to_end<R>(
+        &self,
+        call: impl FnOnce(BorrowedFd<'_>) -> io::Result<(R, bool)>,
+    ) -> io::Result<R> {
+        let mut found = None;
+        let result = self.try_io(|fd| {
+            let (result, is_end) = call(fd)?;
+            found = Some(result);
+            if is_end { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+        });
+        match (found, result) {
+            (Some(found), _) => Ok(found),
+            (None, Err(error)) => Err(error),
+            (None, Ok(())) => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+}
+
 impl AsFd for Watch {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.get_ref().as_fd()
@@ -129,6 +153,29 @@ mod tests {
         assert_eq!(watch.try_io(|_| socket.recv(&mut buf)).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         let idle = tokio::time::timeout(std::time::Duration::from_millis(1), watch.ready());
         assert!(idle.await.is_err(), "it waits again");
+    }
+
+    #[tokio::test]
+    async fn who_finds_the_end_waits_for_more() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let (own, twin) = (socket.local_addr().unwrap(), socket.try_clone().unwrap());
+        let watch = Watch::readable_or_broken(Arc::new(socket.into())).unwrap();
+        let mut buf = [0; 4];
+        for round in 0..3 {
+            for _ in 0..2 {
+                twin.send_to(b"one", own).unwrap();
+            }
+            watch.ready().await.unwrap();
+            for is_end in [false, true] {
+                let read = watch.try_io_to_end(|_| twin.recv(&mut buf).map(|len| (len, is_end)));
+                assert_eq!(read.unwrap(), 3, "{round}");
+            }
+            let more = watch.try_io_to_end(|_| twin.recv(&mut buf).map(|len| (len, true)));
+            assert_eq!(more.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+            let idle = tokio::time::timeout(std::time::Duration::from_millis(1), watch.ready());
+            assert!(idle.await.is_err(), "it waits");
+        }
     }
 
     #[tokio::test]

@@ -67,22 +67,18 @@ impl<P: Protocol> Batch<P> {
         }
     }
 
-    /// The datagrams with bytes of their own. The batch is empty afterwards.
-    pub(crate) fn take(&mut self) -> impl Iterator<Item = Datagram<P::Meta>> {
+    /// Gives the datagrams away, with bytes of their own.
+    pub(crate) fn take(&mut self, mut to: impl FnMut(Datagram<P::Meta>)) {
         let mut taken = std::mem::take(&mut self.taken);
-        let datagrams: Vec<_> = taken
-            .drain(..)
-            .map(|Taken { data, meta }| Datagram {
-                data: match data {
-                    #[cfg(feature = "soft")]
-                    Data::Shared(bytes) => bytes,
-                    data => Bytes::copy_from_slice(self.bytes(&data)),
-                },
-                meta,
-            })
-            .collect();
+        for Taken { data, meta } in taken.drain(..) {
+            let data = match data {
+                #[cfg(feature = "soft")]
+                Data::Shared(bytes) => bytes,
+                data => Bytes::copy_from_slice(self.bytes(&data)),
+            };
+            to(Datagram { data, meta });
+        }
         (self.taken, self.block) = (taken, None);
-        datagrams.into_iter()
     }
 
     pub(crate) fn clear(&mut self) {

@@ -103,7 +103,9 @@ impl<P: Protocol> Core<P> {
 
     pub(crate) async fn recv(&self) -> Result<Datagram<P::Meta>, RawError> {
         loop {
-            if let Some(datagram) = self.recv_one(|batch| batch.take().next()).await? {
+            let mut taken = None;
+            self.recv_one(|batch| batch.take(|datagram| taken = Some(datagram))).await?;
+            if let Some(datagram) = taken {
                 return self.whole(datagram);
             }
         }

@@ -87,7 +87,8 @@ impl<P: Protocol> RawSocket<P> {
     /// Joins a group: its datagrams are received from now on, until the membership is dropped. Memberships are counted.
     ///
     /// On Ethernet the interface takes the group's frames, and the group of an IPv6 address is announced to the network
-    /// (MLD). Dropped before it is ready, it has not joined.
+    /// (MLD). On a subnet with an SA that is asked, and after a change of the SM asked again; a group that is only sent to is joined
+    /// for that by the first datagram. Dropped before it is ready, it has not joined.
     ///
     /// # Errors
     /// [`RawError::Unsupported`] for a group that the socket cannot have; [`RawError::Io`] of the system.

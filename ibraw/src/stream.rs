@@ -57,17 +57,27 @@ impl<P: Protocol> Datagrams<P> {
                     filled
                 }
                 None => {
+                    let turn = ready!(tokio::task::coop::poll_proceed(cx));
                     let mut batch = self.batch.take().unwrap_or_else(|| self.core.backend.room(BATCH));
-                    let core = self.core.clone();
-                    self.waiting = Some(ReusableBoxFuture::new(async move {
-                        let filled = core.fill(&mut batch, BATCH).await;
-                        (batch, filled)
-                    }));
-                    continue;
+                    match self.core.try_fill(&mut batch, BATCH) {
+                        Ok(Poll::Pending) => {
+                            let core = self.core.clone();
+                            self.waiting = Some(ReusableBoxFuture::new(async move {
+                                let filled = core.fill(&mut batch, BATCH).await;
+                                (batch, filled)
+                            }));
+                            continue;
+                        }
+                        filled => {
+                            turn.made_progress();
+                            self.batch = Some(batch);
+                            filled.map(drop)
+                        }
+                    }
                 }
             };
             match (filled, &mut self.batch) {
-                (Ok(()), Some(batch)) => self.ready.extend(batch.take()),
+                (Ok(()), Some(batch)) => batch.take(|datagram| self.ready.push_back(datagram)),
                 (Ok(()), None) => {}
                 (Err(RawError::Closed), _) => self.is_over = true,
                 (Err(error), _) => {

@@ -283,7 +283,7 @@ fn test(context: &Context<'_>) -> Verdict {
     if let Err(reason) = context.check(&["build", "--workspace", "--examples"]) {
         return Verdict::Failed(reason);
     }
-    let own_floors = ["kernel", "opensm", "raw_sockets", "tshark"];
+    let own_floors = ["kernel", "opensm", "raw_links", "raw_sockets", "tshark"];
     let mut words = vec!["test", "--workspace", "--no-fail-fast", "--lib", "--bins"];
     for name in workspace.test_targets().into_iter().filter(|name| !own_floors.contains(name)) {
         words.extend(["--test", name]);
@@ -318,7 +318,10 @@ fn raw(context: &Context<'_>) -> Verdict {
     if !context.root_user && !context.ci {
         return Verdict::LeftOut("only root makes network namespaces".into());
     }
-    context.cases(&["test", "--workspace", "--test", "raw_sockets"], BUILD)
+    if let Err(reason) = context.check(&["build", "--package", "examples", "--examples"]) {
+        return Verdict::Failed(reason);
+    }
+    context.cases(&["test", "--workspace", "--test", "raw_links", "--test", "raw_sockets"], BUILD)
 }
 
 fn guest(context: &Context<'_>) -> Verdict {

@@ -3,7 +3,7 @@
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -54,8 +54,18 @@ pub struct Ended {
 
 impl Program {
     pub fn start(command: &mut Command) -> Result<Self> {
-        let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn()?;
+        Self::spawn(command.stdin(Stdio::null()))
+    }
+
+    /// A program that is told something, and that something.
+    pub fn start_with_input(command: &mut Command) -> Result<(Self, ChildStdin)> {
+        let mut program = Self::spawn(command.stdin(Stdio::piped()))?;
+        let input = program.child.stdin.take().ok_or("no input")?;
+        Ok((program, input))
+    }
+
+    fn spawn(command: &mut Command) -> Result<Self> {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let (sender, said) = channel();
         if let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) {
             let lines = sender.clone();

@@ -239,8 +239,8 @@ pub struct Outgoing<'a> {
     pub header: &'a [u8],
     /// The payload.
     pub data: &'a [u8],
-    /// Where to.
-    pub to: Address,
+    /// Where to; `None` if the socket or the header says it.
+    pub to: Option<Address>,
 }
 
 /// Sends the first of `datagrams`, at most [`BATCH`], and says how many the kernel took.
@@ -257,8 +257,10 @@ pub fn send_many(socket: BorrowedFd<'_>, datagrams: &[Outgoing<'_>]) -> io::Resu
         let parts = parts[n].write([part(datagram.header), part(datagram.data)]);
         // SAFETY: integers and pointers: all bytes zero is a value.
         let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
-        header.msg_hdr.msg_name = (&raw const datagram.to.raw).cast_mut().cast();
-        header.msg_hdr.msg_namelen = datagram.to.len;
+        if let Some(to) = &datagram.to {
+            header.msg_hdr.msg_name = (&raw const to.raw).cast_mut().cast();
+            header.msg_hdr.msg_namelen = to.len;
+        }
         header.msg_hdr.msg_iov = parts.as_mut_ptr();
         header.msg_hdr.msg_iovlen = 2;
         headers[n].write(header);
@@ -287,7 +289,7 @@ mod tests {
         let mut batch = RecvBatch::new(8, 4);
         assert_eq!(batch.recv(b.as_fd(), 8).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         a.connect(b.local_addr().unwrap()).unwrap();
-        let to = Address::none();
+        let to = None;
         let all = [(&b"a"[..], &b"b"[..]), (b"", b"four"), (b"longer", b"")].map(|(header, data)| Outgoing {
             header,
             data,

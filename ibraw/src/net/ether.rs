@@ -43,6 +43,9 @@ pub(crate) struct PacketSocket {
     _claims: Claims,
 }
 
+/// No EtherType.
+const RECEIVES_NOTHING: u16 = 0;
+
 /// All EtherTypes, `ETH_P_ALL`.
 const ALL: u16 = 3;
 
@@ -85,10 +88,20 @@ impl PacketSocket {
             }
         }
         let watch = Watch::new(link.clone(), counters.clone())?;
-        packet::bind(fd, link.index, protocol).map_err(|error| match error.raw_os_error() {
+        let bound = |error: std::io::Error| match error.raw_os_error() {
             Some(19) => RawError::LinkGone,
             _ => set(error),
-        })?;
+        };
+        packet::bind(fd, link.index, protocol).map_err(bound)?;
+        // Who sees what other sockets send would see that of another one of its own, too.
+        let sender = match options.sees_outgoing {
+            true => None,
+            false => {
+                let sender = packet::packet_socket().map_err(set)?;
+                packet::bind(sender.as_fd(), link.index, RECEIVES_NOTHING).map_err(bound)?;
+                Some(sender)
+            }
+        };
         if options.is_promiscuous {
             packet::membership(fd, link.index, Kind::Promiscuous, true).map_err(set)?;
         }
@@ -96,7 +109,7 @@ impl PacketSocket {
             packet::fanout(fd, id, mode).map_err(set)?;
         }
         Ok(Self {
-            queue: Queue::new(socket)?,
+            queue: Queue::new(socket, sender)?,
             ring,
             watch,
             link: link.clone(),
@@ -283,7 +296,9 @@ impl Backend<Ether> for PacketSocket {
             .iter()
             .zip(&headers)
             .map(|((data, dest), header)| {
-                let to = Address::link(self.link.index, dest.ether_type.0, dest.to);
+                // Of Ethernet the kernel reads the EtherType in the header.
+                let to = (kind == LinkKind::InfiniBand)
+                    .then(|| Address::link(self.link.index, dest.ether_type.0, dest.to));
                 Outgoing { header: &header[..len], data, to }
             })
             .collect();

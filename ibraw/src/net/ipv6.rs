@@ -56,7 +56,7 @@ impl RawSockets {
         let watch = Watch::new(link.clone(), counters.clone())?;
         let lane = |next_header: &NextHeader| {
             let socket = open(link, *next_header, plan)?;
-            Ok(Lane { next_header: *next_header, queue: Queue::new(socket)? })
+            Ok(Lane { next_header: *next_header, queue: Queue::new(socket, None)? })
         };
         let lanes = next.iter().map(lane).collect::<Result<_, RawError>>()?;
         let (link, plan, joined) = (link.clone(), plan.clone(), RwLock::default());
@@ -193,7 +193,11 @@ impl Backend<Ipv6> for RawSockets {
         let outgoing: Vec<_> = datagrams
             .iter()
             .take_while(|(_, dest)| dest.next_header == first.next_header)
-            .map(|(data, dest)| Outgoing { header: &[], data, to: Address::ipv6(dest.addr, self.link.index) })
+            .map(|(data, dest)| Outgoing {
+                header: &[],
+                data,
+                to: Some(Address::ipv6(dest.addr, self.link.index)),
+            })
             .collect();
         let sent = lane.queue.send(&outgoing, &self.watch, &self.counters)?;
         add(&self.counters.tx_packets, sent);

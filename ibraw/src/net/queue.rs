@@ -21,6 +21,8 @@ pub(super) struct Queue {
     /// Watched for errors too: a packet socket tells by one alone that its link went down (spec/raw.md 6.3).
     watched: Watched,
     socket: Arc<OwnedFd>,
+    /// Sends in its place: a socket that is watched costs a look at who waits for each datagram that has left.
+    sender: Option<OwnedFd>,
     /// The drops that the last datagram told of, modulo 2^32.
     told: AtomicU32,
     /// The drops that were counted, modulo 2^32.
@@ -28,16 +30,20 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn new(socket: OwnedFd) -> Result<Self, RawError> {
+    pub(super) fn new(socket: OwnedFd, sender: Option<OwnedFd>) -> Result<Self, RawError> {
         let socket = Arc::new(socket);
         let watched = Watched::readable_or_broken(socket.clone());
         let watched = watched.map_err(|error| RawError::io("wait for a socket", error))?;
         let (told, counted) = (AtomicU32::new(0), AtomicU32::new(0));
-        Ok(Self { watched, socket, told, counted })
+        Ok(Self { watched, socket, sender, told, counted })
     }
 
     pub(super) fn fd(&self) -> &OwnedFd {
         &self.socket
+    }
+
+    fn sender(&self) -> &OwnedFd {
+        self.sender.as_ref().unwrap_or(&self.socket)
     }
 
     /// Bytes that the kernel keeps of what was not received yet.
@@ -47,7 +53,10 @@ impl Queue {
 
     /// Receives into `room`; false if there is nothing.
     pub(super) fn recv(&self, room: &mut RecvBatch, most: usize, watch: &Watch) -> Result<bool, RawError> {
-        self.try_io(watch, |socket| room.recv(socket, most).map(drop))
+        // Less than was asked for is all that there was.
+        self.try_io(watch, |socket| {
+            room.recv(socket, most).map(|count| ((), count < most.min(room.capacity())))
+        })
     }
 
     /// Whether `take` finds something in a ring. If not, the socket is ready when there is something new.
@@ -56,7 +65,7 @@ impl Queue {
             return Ok(true);
         }
         self.try_io(watch, |socket| match take() {
-            Some(()) => Ok(()),
+            Some(()) => Ok(((), false)),
             // No call to receive takes the socket's error from it.
             None => Err(SockRef::from(&socket).take_error()?.unwrap_or(io::ErrorKind::WouldBlock.into())),
         })
@@ -65,10 +74,10 @@ impl Queue {
     fn try_io(
         &self,
         watch: &Watch,
-        mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<()>,
+        mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<((), bool)>,
     ) -> Result<bool, RawError> {
         loop {
-            match self.watched.try_io(&mut call) {
+            match self.watched.try_io_to_end(&mut call) {
                 Ok(()) => return Ok(true),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     return if watch.is_gone() { Err(RawError::LinkGone) } else { Ok(false) };
@@ -96,7 +105,7 @@ impl Queue {
         counters: &Counters,
     ) -> Result<usize, NotSent> {
         loop {
-            let error = match send_many(self.fd().as_fd(), datagrams) {
+            let error = match send_many(self.sender().as_fd(), datagrams) {
                 Ok(sent) => return Ok(sent),
                 Err(error) => error,
             };
@@ -125,7 +134,7 @@ impl Queue {
     /// By a descriptor of its own: one that is always watched for room is announced after each datagram.
     pub(super) async fn writable(&self) -> Result<(), RawError> {
         let waiting = |error| RawError::io("wait for room", error);
-        let twin = self.fd().try_clone().map_err(waiting)?;
+        let twin = self.sender().try_clone().map_err(waiting)?;
         let twin = Watched::writable(Arc::new(twin)).map_err(waiting)?;
         twin.ready().await.map_err(waiting)
     }

@@ -8,11 +8,14 @@ use ibsa::{Membership, QueryError};
 use ibwire::{Gid, QKey, Rate};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::mgid::mgid;
+use super::mgid::{BROADCAST, mgid};
 use super::queue::{Queue, dest};
 use super::{SubnetPort, sa};
 use crate::backend::NotSent;
 use crate::{Group, RawError};
+
+/// The Q_Key that IP over InfiniBand gives its groups unless it is told otherwise.
+const IPOIB_Q_KEY: QKey = QKey(0x0b1b);
 
 /// Groups that a socket has joined to send to, at most; then the oldest is left.
 const SENT_TO: usize = 64;
@@ -29,6 +32,8 @@ struct State {
     joined: HashMap<Gid, Joined>,
     /// At the SA, to send alone.
     sent_to: VecDeque<Membership>,
+    /// The group of all stations of IP over InfiniBand, without which the SA makes none of an IPv6 address (RFC 4391 5).
+    all: Option<Membership>,
 }
 
 /// A group of the subnet.
@@ -84,13 +89,26 @@ impl Groups {
     /// Finds the way to a group that was not joined: the SA knows it.
     pub(super) async fn find(&self, group: &Group) -> Result<(), RawError> {
         let mgid = mgid(group)?;
-        let membership = sa::client(&self.port)?.join(mgid).send_only().await.map_err(no_way)?;
+        // Nobody need be in it: it is made for what is sent, as a link has every group.
+        let join = self.sa(group).await?.join(mgid).send_only_full().or_create(made());
+        let membership = join.await.map_err(no_way)?;
         let mut state = self.state();
         state.sent_to.push_back(membership);
         if state.sent_to.len() > SENT_TO {
             state.sent_to.pop_front();
         }
         Ok(())
+    }
+
+    /// The SA, which makes the group if there is none.
+    async fn sa(&self, group: &Group) -> Result<ibsa::Client, RawError> {
+        let client = sa::client(&self.port)?;
+        if matches!(group, Group::Ipv6(_)) && self.state().all.is_none() {
+            let join = client.join(BROADCAST).or_create(ibsa::Group::new(IPOIB_Q_KEY));
+            let all = join.await.map_err(no_way)?;
+            self.state().all = Some(all);
+        }
+        Ok(client)
     }
 
     /// One at a time.
@@ -103,9 +121,8 @@ impl Groups {
         let (membership, way) = match self.port.local(mgid)? {
             Some(way) => (None, way),
             None => {
-                // Packets carry neither key (spec/raw.md 4.6).
-                let made = ibsa::Group::new(QKey::default());
-                let membership = sa::client(&self.port)?.join(mgid).or_create(made).await.map_err(no_way)?;
+                let join = self.sa(group).await?.join(mgid).or_create(made());
+                let membership = join.await.map_err(no_way)?;
                 let way = way(&membership);
                 (Some(membership), way)
             }
@@ -163,6 +180,11 @@ async fn keep(groups: Weak<Groups>, mut membership: Membership) {
             Err(_) => {} // it is tried again
         }
     }
+}
+
+/// A group that there was not yet. Packets carry neither of its keys (spec/raw.md 4.6).
+fn made() -> ibsa::Group {
+    ibsa::Group::new(QKey::default())
 }
 
 fn way(membership: &Membership) -> RawDest {

@@ -4,6 +4,10 @@ use ibwire::{Gid, PKey};
 
 use crate::{Group, LinkAddress, RawError};
 
+/// The group of all stations of IP over InfiniBand with the default P_Key.
+pub(super) const BROADCAST: Gid =
+    Gid([0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
+
 /// The group of a subnet. That of an IPv6 address is the one of IP over InfiniBand (RFC 4391; spec/raw.md 4.2): its low 80 bits
 /// under the default P_Key, so that several have the same. That of an address of Ethernet has a signature of its own.
 pub(super) fn mgid(group: &Group) -> Result<Gid, RawError> {
