@@ -84,6 +84,15 @@ async fn table<R: Record>(sa: &Client, what: &str, wanted: Template<R>) -> Resul
     Ok(answer?)
 }
 
+/// A bar of what is asked for one after another. It moves on by itself, too, so that one sees how long a slow SA takes.
+fn bar(len: u64, words: &str, message: &'static str) -> Result<ProgressBar> {
+    let style =
+        ProgressStyle::with_template(&format!("{{spinner}} {{bar:30}} {{pos}} of {{len}} {{msg}}, {words}"))?;
+    let progress = ProgressBar::new(len).with_style(style).with_message(message);
+    progress.enable_steady_tick(Duration::from_millis(100));
+    Ok(progress)
+}
+
 /// The record, if there is one.
 async fn one<R: Record>(sa: &Client, wanted: Template<R>) -> Result<Option<R>> {
     match sa.get(wanted).await {
@@ -143,8 +152,7 @@ impl Subnet {
 
     /// From link to link, one record after another.
     async fn walk(sa: &Client, ours: Lid) -> Result<Self> {
-        let style = ProgressStyle::with_template("{bar:30} {pos} of {len} {msg}, {elapsed}")?;
-        let progress = ProgressBar::new(1).with_style(style).with_message("ports known");
+        let progress = bar(1, "{elapsed}", "ports known")?;
         let (mut subnet, mut next) = (Self::default(), VecDeque::from([ours]));
         while let Some(lid) = next.pop_front() {
             let Some(node) = one(sa, Template::<NodeRecord>::new().lid(lid)).await? else { continue };
@@ -231,8 +239,7 @@ async fn groups(sa: &Client) -> Result {
 
 /// From this port to all others, one query after another: of that there is a bar.
 async fn paths(sa: &Client, ours: Gid, subnet: &Subnet) -> Result {
-    let style = ProgressStyle::with_template("{bar:30} {pos} of {len} {msg}, {eta} left")?;
-    let progress = ProgressBar::new(subnet.nodes.len() as u64).with_style(style).with_message("destinations");
+    let progress = bar(subnet.nodes.len() as u64, "{elapsed}, {eta} left", "destinations")?;
     let mut rows = Vec::new();
     for lid in subnet.nodes.keys() {
         let wanted = Template::<PathRecord>::new().sgid(ours).dlid(*lid).reversible(true);
