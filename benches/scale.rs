@@ -32,10 +32,18 @@ fn main() {
             (format!("{count} connections"), pair)
         })
         .into();
-    let mut cases: Vec<_> =
-        pairs.iter_mut().map(|(name, pair)| Case::new(name.clone(), |count| pair.replace(count))).collect();
-    cases.retain(|case| options.selects(case.name()));
-    print!("{}", table("per MAD, one of its connections replaced", &side_by_side(sampling, cases), MADS));
+    type Act = (&'static str, fn(&mut Pair, u64), f64);
+    let acts: [Act; 3] = [
+        ("per MAD, one of its connections replaced", Pair::replace, MADS),
+        ("per MAD, a REP again and its RTU", Pair::repeat_reply, 2.0),
+        ("per MAD, a LAP and its APR", Pair::propose_path, 2.0),
+    ];
+    for (thing, act, mads) in acts {
+        let mut cases: Vec<_> =
+            pairs.iter_mut().map(|(name, pair)| Case::new(name.clone(), |count| act(pair, count))).collect();
+        cases.retain(|case| options.selects(case.name()));
+        println!("{}", table(thing, &side_by_side(sampling, cases), mads));
+    }
     pairs.iter_mut().for_each(|(_, pair)| pair.check());
 
     let mut devices = NEIGHBOURS.map(|count| (count, Devices::new((count / part).max(1))));
@@ -46,7 +54,7 @@ fn main() {
         })
         .collect();
     cases.retain(|case| options.selects(case.name()));
-    print!("\n{}", table("per message of 64 bytes", &side_by_side(sampling, cases), 2.0));
+    print!("{}", table("per message of 64 bytes", &side_by_side(sampling, cases), 2.0));
 }
 
 /// Each case does `parts` of the thing at once.

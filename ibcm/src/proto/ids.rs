@@ -184,6 +184,21 @@ impl Ids {
         self.by_remote.get(key.0.get())
     }
 
+    /// A peer's names are soon looked for ([`SlotTable::touch`]).
+    pub(super) fn touch_remote(&self, keys: RemoteKeys) {
+        self.by_remote.touch(keys.id.0.get());
+        self.by_remote.touch(keys.qpn.0.get());
+    }
+
+    /// All names of a connection are soon looked for.
+    pub(super) fn touch(&self, local_id: CommId, local_qpn: Qpn, remote: Option<RemoteKeys>) {
+        self.by_local_id.touch(local_id.0);
+        self.by_local_qpn.touch(local_qpn.get());
+        if let Some(keys) = remote {
+            self.touch_remote(keys);
+        }
+    }
+
     /// The ID must be unused.
     pub(super) fn insert_local_id(&mut self, id: CommId, slot: u32) {
         self.by_local_id.insert(id.0, slot);

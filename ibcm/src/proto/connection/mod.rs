@@ -366,9 +366,16 @@ impl Connection {
         }
     }
 
-    /// The timer has run out.
-    pub(super) fn handle_timer(&mut self, core: &mut Core, now: Instant) {
+    /// The timer has run out; [`Connection::handle_timer`] follows soon.
+    pub(super) fn stop_timer(&mut self, core: &mut Core) {
         core.timers.stop(&mut self.timer);
+        if self.state == State::TimeWait {
+            core.ids.touch(self.local_id, self.local_qpn, self.remote_keys);
+        }
+    }
+
+    /// What has to be done when the timer has run out.
+    pub(super) fn handle_timer(&mut self, core: &mut Core, now: Instant) {
         match self.state {
             State::ReqSent | State::ReqMraRcvd | State::RepSent | State::RepMraRcvd | State::DreqSent => {
                 self.handle_silence(core, now);

@@ -114,10 +114,11 @@ impl Endpoint {
 
     /// The connection of ours that sent this REQ, if its peer is on the same HCA.
     fn sent_by(&self, req: &Req) -> Option<u32> {
+        if req.local_ca_guid != self.core.ca.node_guid {
+            return None;
+        }
         let slot = self.core.ids.by_local_id(req.local_comm_id)?;
-        let conn = &self.conns[slot];
-        let is_it = req.local_ca_guid == self.core.ca.node_guid && conn.info().local_qpn == req.local_qpn;
-        is_it.then_some(slot)
+        (self.conns[slot].info().local_qpn == req.local_qpn).then_some(slot)
     }
 
     /// Whether the REQ is one of our own to a peer that has been answered meanwhile: an old repetition.

@@ -289,10 +289,23 @@ impl Endpoint {
 
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some(slot) =
-            self.core.timers.pop_due(now, |slot| self.conns.get(slot).map(Connection::timer))
-        {
-            self.on(slot, |conn, core| conn.handle_timer(core, now));
+        let mut due = [0; DUE_AT_ONCE];
+        loop {
+            let mut count = 0;
+            while count < DUE_AT_ONCE
+                && let Some(slot) =
+                    self.core.timers.pop_due(now, |slot| self.conns.get(slot).map(Connection::timer))
+            {
+                self.conns[slot].stop_timer(&mut self.core);
+                due[count] = slot;
+                count += 1;
+            }
+            if count == 0 {
+                break;
+            }
+            for &slot in &due[..count] {
+                self.on(slot, |conn, core| conn.handle_timer(core, now));
+            }
         }
         self.sidr.handle_timeout(&mut self.core, now);
     }
@@ -435,6 +448,9 @@ impl Endpoint {
         }
     }
 }
+
+/// Of so many connections whose timers are due the names are looked up at the same time.
+const DUE_AT_ONCE: usize = 8;
 
 /// QPs 0 and 1 are management, and the last number stands for multicast.
 fn check_qpn(qpn: Qpn) -> Result<(), Invalid> {

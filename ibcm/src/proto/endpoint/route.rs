@@ -269,6 +269,7 @@ impl Endpoint {
         names: &RemoteNames,
     ) -> (Option<u32>, Option<u32>) {
         let is_it = |conn: &Connection| conn.remote_guid() == names.guid && conn.remote_qpn() == names.qpn;
+        self.core.ids.touch_remote(names.keys);
         let by_id = self.find_by_remote_id(from, names.keys.id, names.guid, names.id);
         (by_id, self.find_by_remote(from, names.keys.qpn, is_it))
     }
