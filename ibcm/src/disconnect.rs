@@ -60,7 +60,9 @@ impl<'a> Disconnect<'a> {
     }
 
     /// How long the posted sends and the peer's answer may take together; then the connection ends without
-    /// them. Default 10 s.
+    /// them. Default 10 s. It ends before that when as many DREQs as the REQ allowed are unanswered
+    /// ([`max_cm_retries`](crate::Connect::max_cm_retries)): with [`Retry::backoff`](crate::Retry::backoff) after some nine
+    /// seconds over RoCE. [`How::Unconfirmed`](crate::How::Unconfirmed) tells how many there were.
     pub fn deadline(self, deadline: Duration) -> Self {
         self.set(|config| config.deadline = deadline)
     }

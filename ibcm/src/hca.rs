@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 
 use ibwire::{Gid, Qpn};
 
+use crate::closing;
 use crate::device_spec::DeviceSpec;
 use crate::error::Error;
 use crate::events::HcaEvents;
@@ -19,8 +20,8 @@ use crate::stats::Stats;
 ///
 /// A cheap handle; clones are the same HCA. When the last one is dropped, [`Listener`](crate::Listener),
 /// [`Port`], [`Path`](crate::Path) and [`Domain`](crate::Domain) being handles too, it closes as soon as its last
-/// connection has ended, in the background; [`close`](Hca::close) waits for that. When the runtime ends, all ends at
-/// once.
+/// connection has ended, in the background; [`close`](Hca::close) waits for that. Who opens the same device again waits up to
+/// two seconds for it. When the runtime ends, all ends at once.
 #[derive(Clone)]
 pub struct Hca(Arc<Handle>);
 
@@ -211,6 +212,7 @@ impl Hca {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        closing::note(&self.shared);
         self.shared.abandon();
     }
 }

@@ -12,6 +12,7 @@ use pin_project::pin_project;
 use rand::rngs::{ChaCha8Rng, SysRng};
 use rand::{RngExt, SeedableRng, TryRng};
 
+use crate::closing;
 use crate::default_device;
 use crate::device_spec::{DeviceSpec, Kind};
 #[cfg(not(feature = "verbs"))]
@@ -108,7 +109,12 @@ impl OpenConfig {
 pub(crate) async fn open(kind: Kind, options: Options) -> Result<Hca, OpenError> {
     let runtime = tokio::runtime::Handle::try_current().map_err(|_| OpenError::NoRuntime)?;
     let name = kind.to_string().into_boxed_str();
-    let opened = open_device(kind, &options).await?;
+    let opened = match open_device(&kind, &options).await {
+        Err(OpenError::Device { source: DeviceError::InUse { .. }, .. }) if closing::wait(&name).await => {
+            open_device(&kind, &options).await?
+        }
+        opened => opened?,
+    };
     start(opened, options, runtime).await.map_err(|source| OpenError::Device { device: name, source })
 }
 
@@ -121,7 +127,7 @@ struct Opened {
     capture: Option<MadCapture>,
 }
 
-async fn open_device(kind: Kind, options: &Options) -> Result<Opened, OpenError> {
+async fn open_device(kind: &Kind, options: &Options) -> Result<Opened, OpenError> {
     let failed = |source| match source {
         DeviceError::NoRuntime => OpenError::NoRuntime,
         source => OpenError::Device { device: kind.to_string().into(), source },
@@ -131,7 +137,7 @@ async fn open_device(kind: Kind, options: &Options) -> Result<Opened, OpenError>
         let capture = options.pcap.as_deref().map(MadCapture::create).transpose();
         capture.map_err(|error| failed(DeviceError::os("creating the pcap file", error)))
     };
-    match &kind {
+    match kind {
         #[cfg(feature = "soft")]
         Kind::Soft(ports) => {
             let mut config = ibsoft::UdpConfig::with_ports(ports.clone());
@@ -184,7 +190,11 @@ async fn start(
     for port in &ports {
         local.push(local_port(device.read_port(*port).await?));
     }
-    let agents = match open_agents(&*device, &ports) {
+    let mut agents = open_agents(&*device, &ports);
+    if matches!(agents, Err(DeviceError::InUse { .. })) && closing::wait(&device.attr().name).await {
+        agents = open_agents(&*device, &ports);
+    }
+    let agents = match agents {
         // What needs no connection manager is left.
         Err(error @ DeviceError::InUse { .. }) => {
             tracing::warn!(device = device.attr().name, %error, "neither listening nor connecting is possible");

@@ -104,6 +104,49 @@ async fn a_device_that_was_given() -> Result {
     Ok(())
 }
 
+/// The last handle is dropped, and the same device is opened again at once: by its name, as one that was given, and after a
+/// connection, whose TimeWait is waited for.
+#[tokio::test]
+async fn a_dropped_hca_makes_room_for_the_next() -> Result {
+    let device = SoftDevice::bind(UdpConfig::new([address(7, 1).into()]))?;
+    for _ in 0..5 {
+        let given = Hca::open(device.clone()).await?;
+        let named = open(8).await?;
+        drop((Listener::bind(SID).device(&given).await?, given));
+        drop((Listener::bind(SID).device(&named).await?, named));
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_hca_whose_connections_rest_is_waited_for() -> Result {
+    let net = Net::new(2).await?;
+    drop(net.pair().await?);
+    let Net { net, client, server } = net;
+    drop((client, server));
+    let server = Hca::open(net.device("server")).await?;
+    Listener::bind(SID).device(&server).await?;
+    drop(server);
+    net.quiet().await?;
+    Ok(())
+}
+
+/// One that stays, because a connection of it does, is not waited for without end.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_hca_that_is_in_use_keeps_the_device() -> Result {
+    let net = Net::new(3).await?;
+    let (kept, other) = net.pair().await?;
+    let Net { net, client, server } = net;
+    drop((client, server));
+    let started = tokio::time::Instant::now();
+    let second = Hca::open(net.device("server")).await?;
+    assert_eq!(started.elapsed(), Duration::from_secs(2));
+    assert!(Listener::bind(SID).device(&second).await.is_err());
+    kept.send_copy(b"still here").await?;
+    assert_eq!(&other.recv().await?.ok_or("closed")?[..], b"still here");
+    Ok(())
+}
+
 /// A subnet's device is the subnet's.
 #[tokio::test(start_paused = true)]
 async fn a_device_of_a_subnet_stays() -> Result {

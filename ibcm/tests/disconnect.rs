@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::{Net, Result, SID};
 use futures::future::join_all;
-use ibcm::{ConnectError, Connection, Error, How, ListenError, OpCause, RejReason};
+use ibcm::{ConnectError, Connection, Error, How, ListenError, OpCause, RejReason, Retry};
 use tokio::time::{Instant, timeout};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -95,6 +95,25 @@ async fn the_peers_dreq_ends_what_is_under_way() -> Result {
     assert_eq!(client.disconnect().await.how, How::ByPeer);
     drop((client, posted));
     net.quiet().await
+}
+
+/// A peer that is gone is asked as often as the REQ allowed, and no longer, however late the deadline is.
+#[tokio::test(start_paused = true)]
+async fn dreqs_are_as_many_as_the_req_allowed() -> Result {
+    let net = Net::new(6).await?;
+    let listener = net.listen().await?;
+    let path = net.client.path_to(net.server.gid()).service_id(SID).await?;
+    let connecting = Connection::connect(path).retry(Retry::backoff()).deadline(60 * SECOND);
+    let accepting = async { listener.accept().await?.accept().await.map_err(Error::from) };
+    let (client, server) = tokio::try_join!(async { connecting.await.map_err(Error::from) }, accepting)?;
+    net.net.link_down("server");
+    let How::Unconfirmed { sent, waited } = client.disconnect().deadline(60 * SECOND).await.how else {
+        panic!("nobody confirms")
+    };
+    assert_eq!(sent, 16);
+    assert!(waited > 8 * SECOND && waited < 11 * SECOND, "{waited:?}");
+    drop((client, server));
+    Ok(())
 }
 
 /// A server stops in steps, under load and on a bad network: first nobody new comes in, then everyone leaves, then all is

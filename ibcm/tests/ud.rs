@@ -81,6 +81,32 @@ async fn what_is_too_long_or_for_another_port_is_refused() -> Result {
     Ok(())
 }
 
+/// Who answers is the peer that was asked, however the ways there and back differ.
+#[tokio::test]
+async fn a_peer_is_its_queue_pair() -> Result {
+    let Pair { a, b, to_a, to_b } = soft().await?;
+    a.send_copy(&to_b, b"hello").await?;
+    let from = b.recv().await?.from();
+    assert_eq!(from, to_a);
+    let path = a.hca().path_to(b.hca().gid()).sl(3).await?;
+    assert_eq!(ud::Peer::new(&path, b.qpn(), QKey(9)), to_b);
+    let next = ibcm::Qpn::truncate(b.qpn().get() + 1);
+    assert_ne!(ud::Peer::new(&path, next, QKey(7)), to_b);
+    Ok(())
+}
+
+/// What goes out would carry the socket's P_Key, not that of the path.
+#[tokio::test]
+async fn a_path_of_another_partition_is_refused() -> Result {
+    let Pair { a, b, .. } = soft().await?;
+    let mut record = *a.hca().path_to(b.hca().gid()).await?.record();
+    record.pkey = ibwire::PKey(0x8001);
+    let path = ibcm::Path::from_record(&a.hca().ports()[0], record);
+    let error = a.send_copy(&ud::Peer::new(&path, b.qpn(), QKey(7)), b"x").await.unwrap_err();
+    assert!(error.to_string().contains("P_Key"), "{error}");
+    Ok(())
+}
+
 /// Who has another Q_Key is not heard.
 #[tokio::test(start_paused = true)]
 async fn hca_t56_another_qkey() -> Result {

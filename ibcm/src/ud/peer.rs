@@ -4,13 +4,14 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use ibdev::AddressVector;
-use ibwire::{Gid, Lid, QKey, Qpn};
+use ibwire::{Gid, Lid, PKey, QKey, Qpn};
 
 use crate::path::Path;
 use crate::shared::Shared;
 
 /// Where a datagram goes, or came from: the way to a port, the queue pair there and its Q_Key. A cheap handle; it does not
-/// keep the HCA open.
+/// keep the HCA open. Two are equal if they are the same queue pair of the same port, as seen from the same port of ours,
+/// whatever else the ways there have in common.
 #[derive(Clone)]
 pub struct Peer(Arc<Inner>);
 
@@ -21,6 +22,8 @@ struct Inner {
     av: AddressVector,
     qpn: Qpn,
     qkey: QKey,
+    /// That of the path, if it was made of one.
+    pkey: Option<PKey>,
 }
 
 /// What tells address handles apart.
@@ -32,7 +35,7 @@ pub(super) struct Way {
 
 impl Peer {
     /// The queue pair with this number at the end of a path. With bit 31 of the Q_Key set, that of the sending socket goes
-    /// out instead.
+    /// out instead. The path's P_Key has to be of the partition of the socket that sends.
     pub fn new(path: &Path, qpn: Qpn, qkey: QKey) -> Self {
         let shared = path.port().hca().shared();
         let (inner, sgid) = (path.inner(), path.record().sgid);
@@ -47,7 +50,8 @@ impl Peer {
             rate: inner.record.rate,
             grh: None,
         });
-        Self::at(shared, Some(sgid), av, qpn, qkey)
+        let (shared, pkey) = (Arc::downgrade(shared), Some(path.record().pkey));
+        Self(Arc::new(Inner { shared, sgid: Some(sgid), av, qpn, qkey, pkey }))
     }
 
     pub(super) fn at(
@@ -57,7 +61,7 @@ impl Peer {
         qpn: Qpn,
         qkey: QKey,
     ) -> Self {
-        Self(Arc::new(Inner { shared: Arc::downgrade(shared), sgid, av, qpn, qkey }))
+        Self(Arc::new(Inner { shared: Arc::downgrade(shared), sgid, av, qpn, qkey, pkey: None }))
     }
 
     /// The GID of its port, or of the group; on RoCE its IP address. `None` where packets carry none.
@@ -80,6 +84,10 @@ impl Peer {
         self.0.qkey
     }
 
+    pub(super) fn pkey(&self) -> Option<PKey> {
+        self.0.pkey
+    }
+
     pub(super) fn way(&self) -> Way {
         Way { sgid: self.0.sgid, av: self.0.av }
     }
@@ -91,7 +99,7 @@ impl Peer {
 
 impl PartialEq for Peer {
     fn eq(&self, other: &Self) -> bool {
-        let key = |peer: &Self| (peer.0.av, peer.0.qpn, peer.0.qkey);
+        let key = |peer: &Self| (peer.0.av.port, peer.gid(), peer.lid(), peer.0.qpn);
         Weak::ptr_eq(&self.0.shared, &other.0.shared) && key(self) == key(other)
     }
 }

@@ -256,6 +256,10 @@ impl Queue {
             let port = Value::Number(peer.way().av.port.into());
             return Err(Invalid::new("the port of the peer", port, must));
         }
+        if let Some(pkey) = peer.pkey().filter(|pkey| pkey.base() != self.pkey.base()) {
+            let must = Limit::Must("of the socket's partition");
+            return Err(Invalid::new("the P_Key of the peer's path", Value::PKey(pkey), must));
+        }
         Ok(())
     }
 
