@@ -1,10 +1,10 @@
 //! A connection that survives a cable: data goes on by a second path while the first one is down, then the first is
 //! loaded again as the spare one.
 //!
-//!     cargo run --example failover
+//!     cargo run --example failover            in a subnet within this process
+//!     cargo run --example failover -- --udp   over UDP on loopback
 //!
-//! Two HCAs with two ports each live in a subnet within this process, whose cables the program pulls. On real HCAs only the
-//! lines with `net` differ.
+//! Two HCAs have two ports each, whose cables the program pulls. On real HCAs only what is in `Cables` differs.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -13,13 +13,15 @@ use std::time::Duration;
 use futures::StreamExt;
 use ibcm::sim::Subnet;
 use ibcm::{Connection, ConnectionEvent, Hca, Listener, Path, ServiceId};
+use ibsoft::{SoftDevice, UdpConfig};
 
 const SID: ServiceId = ServiceId::new(0x1000_0000_0000_0001);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let net = Subnet::rails(2, ["client", "server"]).seed(1).await?;
-    let (client, server) = (Hca::open(net.device("client")).await?, Hca::open(net.device("server")).await?);
+    let over_udp = std::env::args().any(|word| word == "--udp");
+    let (cables, [client, server]) = if over_udp { Cables::over_udp()? } else { Cables::in_subnet().await? };
+    let (client, server) = (Hca::open(client).await?, Hca::open(server).await?);
     let listener = Listener::bind(SID).device(&server).await?;
     let echo = tokio::spawn(async move {
         let conn = listener.accept().await?.accept().await?; // takes alternate paths unless told otherwise
@@ -39,7 +41,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     for round in 0..40u32 {
         if round == 10 {
             println!("round {round}: the first cable is pulled");
-            net.port_down("server", 1);
+            cables.plug(SERVER, 1, false)?;
         }
         conn.send_copy(&round.to_be_bytes()).await?;
         let reply = conn.recv().await?.ok_or("closed too early")?;
@@ -51,13 +53,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
                 }
                 other => return Err(format!("no migration, but {other:?}").into()),
             }
-            net.port_up("server", 1);
+            cables.plug(SERVER, 1, true)?;
             conn.load_alternate_path(&path_by(1, &client, &server).await?).await?;
             println!("round {round}: the first cable is back, and the spare path");
         }
         if round == 30 {
             println!("round {round}: the second cable is pulled");
-            net.port_down("client", 2);
+            cables.plug(CLIENT, 2, false)?;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -72,6 +74,44 @@ async fn main() -> Result<(), Box<dyn Error>> {
     client.close().await;
     server.close().await;
     Ok(())
+}
+
+const CLIENT: usize = 0;
+const SERVER: usize = 1;
+
+/// What is between the two HCAs.
+enum Cables {
+    Subnet(Subnet),
+    Udp([SoftDevice; 2]),
+}
+
+impl Cables {
+    async fn in_subnet() -> Result<(Self, [SoftDevice; 2]), Box<dyn Error>> {
+        let net = Subnet::rails(2, ["client", "server"]).seed(1).await?;
+        let devices = [net.device("client"), net.device("server")];
+        Ok((Self::Subnet(net), devices))
+    }
+
+    /// Free addresses of loopback, one for each port.
+    fn over_udp() -> Result<(Self, [SoftDevice; 2]), Box<dyn Error>> {
+        let device = |host: u8| -> Result<SoftDevice, Box<dyn Error>> {
+            let process = std::process::id().to_be_bytes();
+            let address = |port| vec![[127, 2 + (process[2] & 15), process[3], 16 * port + host].into()];
+            Ok(SoftDevice::bind(UdpConfig::with_ports([1, 2].map(address).to_vec()))?)
+        };
+        let devices = [device(1)?, device(2)?];
+        Ok((Self::Udp(devices.clone()), devices))
+    }
+
+    /// Plugs the cable of a port in, or pulls it out.
+    fn plug(&self, hca: usize, port: u8, is_in: bool) -> Result<(), Box<dyn Error>> {
+        match self {
+            Self::Subnet(net) if is_in => net.port_up(["client", "server"][hca], port),
+            Self::Subnet(net) => net.port_down(["client", "server"][hca], port),
+            Self::Udp(devices) => devices[hca].set_port_up(port, is_in)?,
+        }
+        Ok(())
+    }
 }
 
 /// The path from our port to the server's port with the same number.

@@ -6,7 +6,16 @@ use common::{Program, Result, example};
 
 #[test]
 fn cables_are_pulled_and_nothing_is_lost() -> Result {
-    let ended = Program::start(&mut example("failover")?)?.end()?.well()?;
+    nothing_is_lost(&mut example("failover")?)
+}
+
+#[test]
+fn over_udp_as_well() -> Result {
+    nothing_is_lost(example("failover")?.arg("--udp"))
+}
+
+fn nothing_is_lost(failover: &mut std::process::Command) -> Result {
+    let ended = Program::start(failover)?.end()?.well()?;
     let lines: Vec<_> = ended.stdout.lines().collect();
     let expected = [
         "the peer's answer to the spare path: Some(FailoverAccepted(accepted))",

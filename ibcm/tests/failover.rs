@@ -14,6 +14,8 @@ use ibcm::{
     ApStatus, ConnectError, Connection, ConnectionEvent, DeviceSpec, FailoverAccepted, Hca, How, Listener,
     Path, PathError,
 };
+use ibsoft::{SoftDevice, UdpConfig};
+use ibwire::TimeCode;
 
 /// Two HCAs of two ports each: the first ports see each other, and so do the second.
 struct Rails {
@@ -262,12 +264,68 @@ async fn sessions_load_paths_into_queue_pairs_of_their_own() -> Result {
     Ok(())
 }
 
+/// Addresses of two HCAs of two ports each, which no other test uses.
+fn address(test: u8, host: u8, port: u8) -> IpAddr {
+    let process = (std::process::id() % 200) as u8;
+    IpAddr::V4(Ipv4Addr::new(127, 20 + process, 177 + test, 16 * port + host))
+}
+
+/// Over UDP a port goes down while messages go to and fro; then the old path is loaded again, and the other port goes down.
+#[tokio::test]
+async fn hca_t50_data_flows_on_over_udp_while_a_port_goes_down() -> Result {
+    let bind = |host| {
+        let ports = [1, 2].map(|port| vec![address(1, host, port)]);
+        SoftDevice::bind(UdpConfig::with_ports(ports.to_vec()))
+    };
+    let devices = [bind(1)?, bind(2)?];
+    let (client, server) = (Hca::open(devices[0].clone()).await?, Hca::open(devices[1].clone()).await?);
+    // As short as it gets: a path that times out costs two ack timeouts.
+    let short = async |port| -> Result<Path> {
+        let mut record = *path(&client, &server, port).await?.record();
+        record.packet_life_time = TimeCode::truncate(12).into();
+        Ok(Path::from_record(&client.ports()[port - 1], record))
+    };
+    let (first, spare) = (short(1).await?, short(2).await?);
+    let listener = Listener::bind(SID).device(&server).await?;
+    let echo = tokio::spawn(async move {
+        let conn = listener.accept().await?.accept().await?;
+        let mut count = 0u32;
+        while let Some(message) = conn.recv().await? {
+            assert_eq!(message[..], count.to_be_bytes());
+            count += 1;
+            conn.send(message.into_buf()).await?;
+        }
+        Ok::<_, ibcm::Error>(count)
+    });
+    let connect = Connection::connect(first.with_service(SID)).alternate_path(&spare).retry_count(1);
+    let conn = connect.await?;
+    let rounds = async {
+        for n in 0..300u32 {
+            match n {
+                100 => devices[1].set_port_up(1, false)?,
+                200 => {
+                    assert_eq!(migrated(&conn).await?, 2);
+                    devices[1].set_port_up(1, true)?;
+                    conn.load_alternate_path(&first).await?;
+                }
+                210 => devices[0].set_port_up(2, false)?,
+                _ => {}
+            }
+            conn.send_copy(&n.to_be_bytes()).await?;
+            assert_eq!(conn.recv().await?.ok_or("closed")?[..], n.to_be_bytes());
+        }
+        Result::Ok(())
+    };
+    tokio::time::timeout(Duration::from_secs(60), rounds).await??;
+    assert_eq!(conn.disconnect().await.how, How::Confirmed);
+    assert_eq!(echo.await??, 300);
+    Ok(())
+}
+
 /// Over UDP, with two addresses each.
 #[tokio::test]
 async fn two_ports_over_udp() -> Result {
-    let process = (std::process::id() % 200) as u8;
-    let address = |host: u8, port: u8| IpAddr::V4(Ipv4Addr::new(127, 20 + process, 177, 16 * port + host));
-    let open = |host| Hca::open(DeviceSpec::soft_ports([vec![address(host, 1)], vec![address(host, 2)]]));
+    let open = |host| Hca::open(DeviceSpec::soft_ports([1, 2].map(|port| vec![address(0, host, port)])));
     let (client, server) = (open(1).await?, open(2).await?);
     let spare = path(&client, &server, 2).await?;
     let (a, b) = connect(&client, &server, Some(&spare), true).await?;
