@@ -96,7 +96,7 @@ impl Cables {
     fn over_udp() -> Result<(Self, [SoftDevice; 2]), Box<dyn Error>> {
         let device = |host: u8| -> Result<SoftDevice, Box<dyn Error>> {
             let process = std::process::id().to_be_bytes();
-            let address = |port| vec![[127, 2 + (process[2] & 15), process[3], 16 * port + host].into()];
+            let address = |port: u8| vec![[127, 2 + (process[2] & 15), process[3], 16 * port + host].into()];
             Ok(SoftDevice::bind(UdpConfig::with_ports([1, 2].map(address).to_vec()))?)
         };
         let devices = [device(1)?, device(2)?];
