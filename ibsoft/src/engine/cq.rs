@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use ibdev::{Buf, Completion, DeviceError};
 use ibwire::Qpn;
 
+use super::limit::at_most;
 use super::receives::SrqId;
 
 /// Names a completion queue of an engine.
@@ -103,13 +104,7 @@ impl Cq {
     /// Reserves places for the work requests of one queue.
     pub(super) fn reserve(&mut self, work_requests: u32) -> Result<(), DeviceError> {
         let free = self.capacity - self.reserved;
-        if work_requests > free {
-            return Err(DeviceError::Limit {
-                what: "work requests for the rest of the completion queue",
-                value: work_requests.into(),
-                limit: free.into(),
-            });
-        }
+        at_most("work requests for the rest of the completion queue", work_requests, free)?;
         self.reserved += work_requests;
         self.users += 1;
         Ok(())

@@ -6,6 +6,7 @@ use std::time::Instant;
 use ibdev::{DeviceError, LinkLayer};
 use ibwire::{Gid, Lid, Qpn};
 
+use super::limit::one_more;
 use super::net::Ingress;
 use super::{DESTROYED, Engine};
 
@@ -31,9 +32,8 @@ pub(super) struct Groups(BTreeMap<PortGroup, Vec<Qpn>>);
 impl Groups {
     /// Adds a QP; whether it is the first of its group, and was not in it before.
     fn attach(&mut self, group: PortGroup, qpn: Qpn) -> Result<bool, DeviceError> {
-        if !self.0.contains_key(&group) && self.0.len() >= MOST_GROUPS {
-            let (value, limit) = (self.0.len() as u64 + 1, MOST_GROUPS as u64);
-            return Err(DeviceError::Limit { what: "multicast groups", value, limit });
+        if !self.0.contains_key(&group) {
+            one_more("multicast groups", self.0.len(), MOST_GROUPS)?;
         }
         let members = self.0.entry(group).or_default();
         if members.contains(&qpn) {

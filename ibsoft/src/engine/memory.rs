@@ -10,6 +10,7 @@ use slab::Slab;
 
 use super::Engine;
 use super::counters::Counters;
+use super::limit::one_more;
 use super::table::Table;
 
 /// Names a protection domain of an engine.
@@ -92,7 +93,7 @@ impl Memory {
     }
 
     pub(super) fn create_domain(&mut self) -> Result<DomainId, DeviceError> {
-        limit("protection domains", self.domains.len(), self.max_domains)?;
+        one_more("protection domains", self.domains.len(), self.max_domains)?;
         Ok(DomainId(self.domains.insert(0) as u32))
     }
 
@@ -135,7 +136,7 @@ impl Memory {
         memory: SharedMemory,
         access: Access,
     ) -> Result<(RKey, u64), DeviceError> {
-        limit("memory regions", self.regions.len(), self.max_regions)?;
+        one_more("memory regions", self.regions.len(), self.max_regions)?;
         self.enter(domain)?;
         let addr = rng.random_range(Self::PAGES) * Self::PAGE;
         let Self { regions, retired, .. } = self;
@@ -233,14 +234,6 @@ impl Engine {
     pub fn rkeys(&self) -> Vec<RKey> {
         self.shared.memory.rkeys()
     }
-}
-
-/// Whether there may be one more.
-pub(super) fn limit(what: &'static str, have: usize, limit: usize) -> Result<(), DeviceError> {
-    if have < limit {
-        return Ok(());
-    }
-    Err(DeviceError::Limit { what, value: have as u64 + 1, limit: limit as u64 })
 }
 
 #[cfg(test)]

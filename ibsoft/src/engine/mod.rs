@@ -35,6 +35,7 @@ mod counters;
 mod cq;
 mod groups;
 mod gsi;
+mod limit;
 mod memory;
 mod migration;
 mod net;
@@ -88,6 +89,7 @@ pub use receives::SrqId;
 use cq::Cq;
 use groups::Groups;
 use gsi::Gsi;
+use limit::{at_most, one_more};
 use memory::Memory;
 use net::{Destination, Ingress, Run};
 use port::Port;
@@ -244,14 +246,7 @@ impl Engine {
     /// # Errors
     /// [`DeviceError::Limit`] for a capacity beyond the device's.
     pub fn create_cq(&mut self, capacity: u32) -> Result<CqId, DeviceError> {
-        let limit = self.shared.device.max_cqe;
-        if capacity > limit {
-            return Err(DeviceError::Limit {
-                what: "completion queue for",
-                value: capacity.into(),
-                limit: limit.into(),
-            });
-        }
+        at_most("completion queue for", capacity, self.shared.device.max_cqe)?;
         Ok(CqId(self.shared.cqs.insert(Cq::new(capacity, &mut self.cq_spares)) as u32))
     }
 
@@ -301,18 +296,12 @@ impl Engine {
     /// [`DeviceError::Gone`] for a completion queue, a shared receive queue or a domain that was destroyed.
     pub fn create_qp(&mut self, create: &QpCreate) -> Result<Qpn, DeviceError> {
         let kind = Kind::new(create.kind, &self.shared.device)?;
-        let limit = |what, value: u32, limit: u32| {
-            if value > limit {
-                return Err(DeviceError::Limit { what, value: value.into(), limit: limit.into() });
-            }
-            Ok(())
-        };
-        limit("QPs", self.qps.len() as u32 + 1, self.max_qps as u32)?;
-        limit("send queue for", create.max_send_wr, self.shared.device.max_qp_wr)?;
+        one_more("QPs", self.qps.len(), self.max_qps)?;
+        at_most("send queue for", create.max_send_wr, self.shared.device.max_qp_wr)?;
         if create.srq.is_none() {
-            limit("receive queue for", create.max_recv_wr, self.shared.device.max_qp_wr)?;
+            at_most("receive queue for", create.max_recv_wr, self.shared.device.max_qp_wr)?;
         }
-        limit("buffers of a work request", create.max_sge, self.shared.device.max_sge)?;
+        at_most("buffers of a work request", create.max_sge, self.shared.device.max_sge)?;
         if create.kind.is_raw() && create.srq.is_some() {
             return Err(DeviceError::Unsupported { what: "a raw queue pair with a shared receive queue" });
         }
@@ -531,7 +520,9 @@ impl Engine {
             let is_up = self.shared.port(port).is_some_and(Port::is_up);
             if !is_up {
                 self.shared.local = None;
-                self.shared.counters.drop_tx_port_down += 1;
+                // One packet can ask for gigabytes, and one work request send them.
+                let rest = if qpn == Qpn::GSI { 0 } else { self.lose_rest() };
+                self.shared.counters.drop_tx_port_down += 1 + u64::from(rest);
                 out.truncate(start);
                 continue;
             }
@@ -550,6 +541,13 @@ impl Engine {
             let Destination { net, framing, .. } = &self.shared.destination;
             return Some(Egress { port, net, framing: *framing, qpn, len, packets });
         }
+    }
+
+    /// The packets that follow the one which the QP at the head of the ring has just sent are lost. How many.
+    fn lose_rest(&mut self) -> u32 {
+        let head = self.shared.ready.front().copied();
+        let qp = head.and_then(|slot| self.qps.at_mut(slot));
+        qp.map_or(0, |qp| qp.lose_rest(&mut self.shared))
     }
 
     /// Appends packets that follow the one which the QP at the head of the ring has just sent. How many.

@@ -9,6 +9,7 @@ use ibwire::packet::Transport;
 use ibwire::{PKey, Qpn};
 
 use super::cq::CqId;
+use super::limit::at_most;
 use super::memory::{DomainId, Rights};
 use super::net::{Ingress, Run};
 use super::peer::PeerPath;
@@ -287,8 +288,8 @@ impl Qp {
         let alternate = rts.alternate.map(|path| self.alternate_path(&path, shared)).transpose()?;
         match &mut self.kind {
             Kind::Rc(rc) => {
-                at_most("retry count", rts.retry_count, 7)?;
-                at_most("RNR retry count", rts.rnr_retry, 7)?;
+                at_most("retry count", rts.retry_count, 7u8)?;
+                at_most("RNR retry count", rts.rnr_retry, 7u8)?;
                 at_most("initiator depth", rts.max_rd_atomic, shared.device.max_initiator_depth)?;
                 rc.ready_to_send(rts, shared);
             }
@@ -528,6 +529,15 @@ impl Qp {
         }
     }
 
+    /// What follows the last packet in its message is lost, too: the port is down. How many packets, none of which is made.
+    pub(super) fn lose_rest(&mut self, shared: &mut Shared) -> u32 {
+        match &mut self.kind {
+            Kind::Rc(rc) => rc.responder.lose_rest(),
+            Kind::Uc(uc) => uc.lose_rest(&mut self.sq, shared),
+            Kind::Ud(_) | Kind::Raw(_) => 0,
+        }
+    }
+
     /// Handles a packet with this QP's number.
     pub(super) fn handle_packet(&mut self, now: Instant, ingress: &Ingress<'_>, shared: &mut Shared) {
         let transport = ingress.packet.bth().opcode.transport();
@@ -580,10 +590,3 @@ impl Qp {
 }
 
 const NOT_CONNECTED: DeviceError = DeviceError::Unsupported { what: "this transition of a datagram QP" };
-
-fn at_most(what: &'static str, value: u8, limit: u8) -> Result<(), DeviceError> {
-    if value > limit {
-        return Err(DeviceError::Limit { what, value: value.into(), limit: limit.into() });
-    }
-    Ok(())
-}

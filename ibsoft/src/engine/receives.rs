@@ -6,7 +6,8 @@ use std::ops::RangeInclusive;
 use ibdev::{Buf, DeviceError, DeviceEvent, PostError, RecvWr};
 
 use super::Engine;
-use super::memory::{DomainId, limit};
+use super::limit::{at_most, one_more};
+use super::memory::DomainId;
 use super::shared::Shared;
 use super::table::Number;
 
@@ -73,13 +74,7 @@ impl Srq {
 
     /// Sets the limit, and returns whether there are fewer receives already.
     pub(super) fn set_limit(&mut self, limit: u32) -> Result<bool, DeviceError> {
-        if limit > self.max {
-            return Err(DeviceError::Limit {
-                what: "limit of a shared receive queue",
-                value: limit.into(),
-                limit: self.max.into(),
-            });
-        }
+        at_most("limit of a shared receive queue", limit, self.max)?;
         self.limit = limit;
         Ok(self.reaches_limit())
     }
@@ -186,15 +181,9 @@ impl Engine {
     /// destroyed.
     pub fn create_srq(&mut self, domain: DomainId, max_wr: u32, max_sge: u32) -> Result<SrqId, DeviceError> {
         let device = &self.shared.device;
-        for (what, value, limit) in [
-            ("shared receive queue for", max_wr, device.max_srq_wr),
-            ("buffers of a work request", max_sge, device.max_sge),
-        ] {
-            if value > limit {
-                return Err(DeviceError::Limit { what, value: value.into(), limit: limit.into() });
-            }
-        }
-        limit("shared receive queues", self.shared.srqs.len(), self.max_srqs)?;
+        at_most("shared receive queue for", max_wr, device.max_srq_wr)?;
+        at_most("buffers of a work request", max_sge, device.max_sge)?;
+        one_more("shared receive queues", self.shared.srqs.len(), self.max_srqs)?;
         self.shared.memory.enter(domain)?;
         Ok(self.shared.srqs.insert(&mut self.rng, |_, _| Srq::new(domain, max_wr, max_sge)))
     }

@@ -189,6 +189,13 @@ impl Responder {
         packets
     }
 
+    /// What is left of an answer is lost before it is made. How many packets; the peer asks again.
+    pub(super) fn lose_rest(&mut self) -> u32 {
+        let packets = self.responses.head().map_or(0, |response| response.middles() + 1);
+        self.responses.advance(packets);
+        packets
+    }
+
     /// Handles a request. `established` is called when it is the expected one and of the right kind.
     ///
     /// # Errors

@@ -111,6 +111,17 @@ impl Uc {
         Some(len)
     }
 
+    /// The rest of a message that is half out is lost before it is made. How many packets; the work request is complete.
+    pub(super) fn lose_rest(&mut self, side: &mut Side, shared: &mut Shared) -> u32 {
+        let Some((_, message)) = self.work.front().filter(|_| self.sent > 0) else { return 0 };
+        let packets = message.packets - self.sent;
+        self.psn = self.psn.offset(packets);
+        if let Some(work) = self.pop() {
+            work.succeed(0, side, shared);
+        }
+        packets
+    }
+
     /// Handles a packet for this QP. It is never answered, and fails nothing.
     pub(super) fn handle_packet(
         &mut self,

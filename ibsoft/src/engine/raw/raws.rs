@@ -4,6 +4,7 @@ use ibdev::{DeviceAttr, DeviceError, RawFilter, RawTypes, RawView};
 use ibwire::packet::NextHeader;
 use ibwire::{Gid, Lid, Qpn};
 
+use super::super::limit::one_more;
 use super::super::qp::State;
 use super::super::{DESTROYED, Engine};
 
@@ -60,10 +61,7 @@ impl Raws {
             _ => ("raw EtherType queue pairs on the port", device.max_raw_ethertype_qp),
         };
         let others = self.0.iter().filter(|entry| entry.hears(port, next) && entry.qpn != qpn).count();
-        let value = others as u64 + 1;
-        if value > u64::from(limit) {
-            return Err(DeviceError::Limit { what, value, limit: limit.into() });
-        }
+        one_more(what, others, limit as usize)?;
         self.leave(qpn);
         self.0.push(Entry { qpn, port, next, filter: RawFilter::default(), groups: Vec::new() });
         Ok(())

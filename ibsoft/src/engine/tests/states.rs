@@ -310,6 +310,27 @@ fn ports_are_apart() {
     assert_eq!(out.len(), len);
 }
 
+/// One packet can ask for gigabytes: what a port that is down loses of them is not made before.
+#[test]
+fn an_answer_on_a_port_that_is_down_is_lost_whole() {
+    let mut dut = Dut::new();
+    let attr = *dut.engine.port(1).unwrap();
+    dut.run("P >> RDMA_READ_REQUEST 1000 dma=3000");
+    dut.engine.set_port(PortAttr { state: PortState::Down, ..attr });
+    assert_eq!(dut.engine.poll_transmit(Instant::now(), &mut Vec::new()), None);
+    let counters = dut.engine.counters();
+    assert_eq!((counters.drop_tx_port_down, counters.read_responses_sent, counters.tx_packets), (3, 1, 0));
+    dut.engine.set_port(attr);
+    while dut.engine.poll_event().is_some() {}
+    dut.run(
+        "P > RDMA_READ_REQUEST 1001 va=1024 dma=1976
+         D > RDMA_READ_RESPONSE_FIRST 1001 MSN=1 len=1024
+         D > RDMA_READ_RESPONSE_LAST 1002 MSN=1 len=952
+         P > RDMA_READ_REQUEST 1003 dma=4
+         D > RDMA_READ_RESPONSE_ONLY 1003 MSN=2 len=4",
+    );
+}
+
 #[test]
 fn ports_go_down_and_up() {
     let mut dut = Dut::new().receives(1, 64);
