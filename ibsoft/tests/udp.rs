@@ -4,21 +4,23 @@
 mod common;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4, UdpSocket};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 
 use common::*;
-use ibdev::qp::{Init, Transition};
+use ibdev::qp::{Init, QpSpec, QpType, Transition};
 use ibdev::{
-    Buf, Device, DeviceError, DeviceEvent, GidKind, LinkLayer, OutgoingMad, PostError, RecvWr, Status,
+    Access, Buf, DatagramDest, Device, DeviceError, DeviceEvent, GidKind, LinkLayer, OutgoingMad, PostError,
+    RecvWr, SendOp, SendWr, Status,
 };
 use ibsoft::{SoftDevice, UdpConfig};
 use ibwire::icrc::{Icrc, Ipv4Pseudo};
 use ibwire::packet::{Bth, Deth, Opcode};
-use ibwire::{DecodeError, Lid, Mtu, PKey, PacketLifeTime, Psn, QKey, Qpn, Rate};
+use ibwire::{DecodeError, Gid, Lid, Mtu, PKey, PacketLifeTime, Psn, QKey, Qpn, Rate};
 use pcap_file::pcap::PcapReader;
 
 /// An address that no other test uses: tests run at the same time, in several processes.
@@ -136,6 +138,40 @@ async fn the_nak_of_a_failed_queue_pair_has_left_when_its_program_learns_of_it()
     assert_eq!(soon(b.completions(1)).await[0].status, Status::LOC_LEN_ERR);
     assert_eq!(counter(&b.device, "link_tx_datagrams"), 1);
     assert_eq!(soon(a.completions(1)).await[0].status, Status::REM_INV_REQ_ERR);
+}
+
+/// Who is woken is not to be trusted: what is sent in the same call leaves.
+#[tokio::test]
+async fn a_waker_that_panics_keeps_nothing_from_leaving() {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("as it is meant to");
+        }
+    }
+    let device = device(27, 1);
+    let cq = device.create_cq(4).await.unwrap();
+    let qp = device.domain().create_qp(QpSpec::new(QpType::Ud, &cq, 2, 2)).await.unwrap();
+    let qkey = QKey(0x11);
+    let init = Init { port: 1, pkey_index: 0, access: Access::empty(), qkey };
+    let rts = Transition::DatagramRts { sq_psn: Psn::truncate(7) };
+    for transition in [Transition::Init(init), Transition::DatagramRtr, rts] {
+        qp.modify(transition).await.unwrap();
+    }
+    let av = common::address(&device, 1, Gid::from_ip(address(27, 2).into()), true);
+    let ah = device.domain().create_ah(av).await.unwrap();
+    let to = DatagramDest { ah, qpn: qp.qpn(), qkey };
+    let post = |id| {
+        let op = SendOp::Datagram { to: to.clone(), imm: None };
+        qp.post_send(&mut [SendWr::new(id, op, Buf::unregistered(8))].into())
+    };
+    // A datagram is complete when it leaves.
+    let waker = Waker::from(Arc::new(Panics));
+    assert!(cq.poll_notified(&mut Context::from_waker(&waker)).is_pending());
+    assert!(catch_unwind(AssertUnwindSafe(|| post(1))).is_err());
+    assert_eq!(counter(&device, "link_tx_datagrams"), 1);
+    post(2).unwrap();
+    assert_eq!(counter(&device, "link_tx_datagrams"), 2);
 }
 
 /// Nothing here is awaited: the I/O tasks never run.

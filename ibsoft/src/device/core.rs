@@ -67,6 +67,26 @@ pub(crate) trait Intake: fmt::Debug + Send + Sync {
     fn wake_task(&self);
 }
 
+/// What the link took and nobody has sent yet. It is sent whatever happens, even if a waker panics: until then the link
+/// takes nothing else.
+#[derive(Debug)]
+struct Unsent(Option<Arc<dyn Departure>>);
+
+impl Unsent {
+    /// Sends it. Whether the link has room for more again, after it had not.
+    fn send(mut self) -> bool {
+        self.0.take().is_some_and(|departure| departure.send())
+    }
+}
+
+impl Drop for Unsent {
+    fn drop(&mut self) {
+        if let Some(departure) = self.0.take() {
+            departure.send();
+        }
+    }
+}
+
 /// How often one call lets the link send what the engine has to send. A peer can ask for gigabytes with one packet.
 const ROUNDS: usize = 4;
 
@@ -100,13 +120,13 @@ impl State {
     }
 
     /// Lets the link send if it shall, and finds whom to wake and which buffers go home: behind the mutex.
-    fn settle(&mut self, now: Instant, sends: bool) -> (Wakes, Vec<Buf>, Option<Arc<dyn Departure>>) {
+    fn settle(&mut self, now: Instant, sends: bool) -> (Wakes, Vec<Buf>, Unsent) {
         self.behind &= !sends;
-        let departure = if self.gone || !sends { None } else { self.link.flush(&mut self.engine, now) };
+        let unsent = Unsent(if self.gone || !sends { None } else { self.link.flush(&mut self.engine, now) });
         while let Some(event) = self.engine.poll_event() {
             self.waiters.event(event, &self.engine);
         }
-        (self.waiters.take_woken(&self.engine), self.engine.take_released(), departure)
+        (self.waiters.take_woken(&self.engine), self.engine.take_released(), unsent)
     }
 }
 
@@ -152,12 +172,12 @@ impl Core {
         let mut state = self.lock();
         let now = state.not_before(now);
         let result = call(&mut state, now);
-        let (wakes, homeless, mut departure) = state.settle(now, true);
+        let (wakes, homeless, mut unsent) = state.settle(now, true);
         drop(state);
         drop(homeless);
         wakes.wake();
         for _ in 1..ROUNDS {
-            if !departure.take().is_some_and(|departure| departure.send()) {
+            if !unsent.send() {
                 return result;
             }
             let mut state = self.lock();
@@ -166,9 +186,9 @@ impl Core {
             drop(state);
             drop(homeless);
             wakes.wake();
-            departure = next;
+            unsent = next;
         }
-        if departure.is_some_and(|departure| departure.send()) {
+        if unsent.send() {
             self.leave_to_task();
         }
         result
