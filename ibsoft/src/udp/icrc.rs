@@ -56,24 +56,32 @@ fn v6(addr: SocketAddr) -> Ipv6Addr {
     }
 }
 
-/// The last [`Start`]: most packets are as long as the one before, and go the same way.
+/// The last [`Start`]s: most packets are as long as one of the two before, and go the same way.
 #[derive(Debug, Default)]
-pub(super) struct LastStart(Option<(SocketAddr, SocketAddr, usize, Start)>);
+pub(super) struct LastStarts {
+    known: [Option<Known>; 2],
+    /// The one that was found first.
+    older: usize,
+}
 
-impl LastStart {
+#[derive(Debug)]
+struct Known {
+    src: SocketAddr,
+    dst: SocketAddr,
+    len: usize,
+    start: Start,
+}
+
+impl LastStarts {
     /// That of packets with `len` bytes from the BTH through the padding.
     pub(super) fn of(&mut self, src: SocketAddr, dst: SocketAddr, len: usize) -> Start {
-        match self.0 {
-            Some((last_src, last_dst, last_len, start))
-                if last_len == len && last_dst == dst && last_src == src =>
-            {
-                start
-            }
-            _ => {
-                let start = Start::new(src, dst, len);
-                self.0 = Some((src, dst, len, start));
-                start
-            }
+        let fits = |known: &&Known| known.len == len && known.dst == dst && known.src == src;
+        if let Some(known) = self.known.iter().flatten().find(fits) {
+            return known.start;
         }
+        let start = Start::new(src, dst, len);
+        self.known[self.older] = Some(Known { src, dst, len, start });
+        self.older = 1 - self.older;
+        start
     }
 }

@@ -12,7 +12,7 @@ use quinn_udp::{BATCH_SIZE, RecvMeta};
 use super::backoff::Backoff;
 use super::capture::Capture;
 use super::counters::RxCounters;
-use super::icrc::{LastStart, Start};
+use super::icrc::{LastStarts, Start};
 use super::socket::RoceSocket;
 use crate::engine::{NetHeader, NetRoute};
 
@@ -34,7 +34,7 @@ pub(super) struct Receiver {
     pub port: u8,
     /// Of each socket of the device: which are left alone.
     pub backoffs: Box<[Backoff]>,
-    last_start: LastStart,
+    last_starts: LastStarts,
     last_ids: LastIds,
     pub counters: RxCounters,
 }
@@ -61,7 +61,7 @@ impl Receiver {
             valid: Vec::new(),
             port: 1,
             backoffs: (0..sockets).map(|_| Backoff::default()).collect(),
-            last_start: LastStart::default(),
+            last_starts: LastStarts::default(),
             last_ids: LastIds::default(),
             counters: RxCounters::default(),
         }
@@ -148,7 +148,7 @@ impl Receiver {
         };
         let start = match merged.start {
             Some((len, start)) if len == transport.len() => start,
-            _ => self.last_start.of(src, dst, transport.len()),
+            _ => self.last_starts.of(src, dst, transport.len()),
         };
         merged.start = Some((transport.len(), start));
         let found = start.find_id(transport, Icrc(*icrc), last_id, merged.guess());

@@ -9,7 +9,7 @@ use quinn_udp::{EcnCodepoint, Transmit};
 
 use super::capture::Capture;
 use super::counters::TxCounters;
-use super::icrc::LastStart;
+use super::icrc::LastStarts;
 use super::outbox::Packets;
 use super::socket::RoceSocket;
 use crate::engine::NetHeader;
@@ -24,7 +24,7 @@ pub(super) struct Transmitter {
     runs: VecDeque<Run>,
     /// Where the last packet went: most go where the one before went.
     last: Option<(NetHeader, Option<Destination>)>,
-    last_start: LastStart,
+    last_starts: LastStarts,
     pub counters: TxCounters,
 }
 
@@ -82,7 +82,7 @@ impl Transmitter {
             packets: Packets::default(),
             runs: VecDeque::new(),
             last: None,
-            last_start: LastStart::default(),
+            last_starts: LastStarts::default(),
             counters: TxCounters::default(),
         }
     }
@@ -123,7 +123,7 @@ impl Transmitter {
             if packets == 0 {
                 break;
             }
-            let start = self.last_start.of(socket.local, to.addr, row.len - Icrc::LEN);
+            let start = self.last_starts.of(socket.local, to.addr, row.len - Icrc::LEN);
             let end = at + packets * row.len;
             for (k, packet) in self.packets.bytes_mut(at..end).chunks_exact_mut(row.len).enumerate() {
                 if let Some((transport, icrc)) = packet.split_last_chunk_mut() {
@@ -178,7 +178,7 @@ impl Transmitter {
         for k in 0..run.segments {
             let start = run.start + k * run.segment;
             let end = run.end.min(start + run.segment);
-            let without_id = self.last_start.of(socket.local, run.to.addr, end - start - Icrc::LEN);
+            let without_id = self.last_starts.of(socket.local, run.to.addr, end - start - Icrc::LEN);
             if let Some((transport, icrc)) = self.packets.bytes_mut(start..end).split_last_chunk_mut() {
                 *icrc = without_id.icrc(0, transport).0;
             }
