@@ -32,6 +32,7 @@ pub struct Rc {
     remote: RemoteAddr,
     /// For sends, writes and reads.
     free: Vec<Buf>,
+    work: VecDeque<SendWr>,
     completions: Vec<Completion>,
     /// Messages that have come and belong to the next task: an acknowledgement may come behind them.
     early: u64,
@@ -82,7 +83,17 @@ impl Rc {
         qp.post_recv(&mut work)?;
         control.swap("ready").await?;
         let remote = RemoteAddr { addr, rkey: RKey(rkey as u32) };
-        Ok(Self { cq, qp, _memory: memory, remote, free, completions: Vec::new(), early: 0, device })
+        Ok(Self {
+            cq,
+            qp,
+            _memory: memory,
+            remote,
+            free,
+            work: VecDeque::new(),
+            completions: Vec::new(),
+            early: 0,
+            device,
+        })
     }
 
     /// What the device has counted that should not happen on a good wire.
@@ -127,7 +138,8 @@ impl Rc {
     fn post(&mut self, op: SendOp, len: usize) -> Result {
         let mut buf = self.free.pop().ok_or("no buffer is free")?;
         buf.set_filled(len);
-        Ok(self.qp.post_send(&mut VecDeque::from([SendWr::new(0, op, buf)]))?)
+        self.work.push_back(SendWr::new(0, op, buf));
+        Ok(self.qp.post_send(&mut self.work)?)
     }
 
     /// The end that is `first` sends without having received.
