@@ -19,9 +19,13 @@ async fn chat(link: Link, name: &str, mut lines: mpsc::Receiver<String>) -> Resu
     let group = Group::link([0x33, 0x33, 0, 0, 0x88, 0xb5])?;
     let _held = socket.join(&group).await?;
     let (mut hear, mut say) = (socket.stream(), socket.sink());
+    let mut is_said = false;
     loop {
         tokio::select! {
-            Some(line) = lines.recv() => say.send((encode(name, &line).into(), group.dest(CHAT))).await?,
+            line = lines.recv(), if !is_said => match line {
+                Some(line) => say.send((encode(name, &line).into(), group.dest(CHAT))).await?,
+                None => is_said = true,
+            },
             Some(frame) = hear.next() => match frame {
                 Ok(frame) => {
                     if frame.meta.drops_before > 0 {
@@ -35,7 +39,7 @@ async fn chat(link: Link, name: &str, mut lines: mpsc::Receiver<String>) -> Resu
                 Err(error) if error.is_transient() => eprintln!("{name}: {error}"), // the link may come back
                 Err(error) => return Err(error),
             },
-            () = tokio::time::sleep(Duration::from_millis(200)), if lines.is_closed() => return Ok(()),
+            () = tokio::time::sleep(Duration::from_millis(200)), if is_said => return Ok(()),
         }
     }
 }
