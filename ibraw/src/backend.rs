@@ -78,6 +78,7 @@ pub(crate) enum NotSent {
     /// The link has no buffers: nothing tells when it has.
     NoBuffers,
     /// The way to the first one's destination is not known yet.
+    #[cfg(feature = "soft")]
     NoWay,
     /// It never will be.
     Error(RawError),
@@ -107,6 +108,7 @@ pub(crate) trait Backend<P: Protocol>: fmt::Debug + Send + Sync {
     fn writable(&self) -> Wait<'_>;
 
     /// Finds the way to a destination, where that takes its time.
+    #[cfg(feature = "soft")]
     fn find_way<'a>(&'a self, _dest: &'a P::Dest) -> Wait<'a> {
         Box::pin(std::future::ready(Ok(())))
     }

@@ -154,6 +154,7 @@ impl<P: Protocol> Core<P> {
                 Ok(sent) => return Ok(sent),
                 Err(NotSent::Error(error)) => return Err(error),
                 Err(NotSent::WouldBlock) => self.backend.writable(),
+                #[cfg(feature = "soft")]
                 Err(NotSent::NoWay) => self.backend.find_way(datagrams[0].1),
                 Err(NotSent::NoBuffers) => {
                     let until = Instant::now() + pause;

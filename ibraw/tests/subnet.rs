@@ -430,3 +430,24 @@ async fn streams_and_sinks_under_loss_count_nothing_twice() {
     drop((a, b, say, hear));
     net.quiet().await.unwrap();
 }
+
+/// spec/raw.md 2: the message is within the MTU where that is asked for, an IPv6 header included; else within the table.
+#[tokio::test(start_paused = true)]
+async fn raw_t06_within_the_mtu_if_that_is_asked_for() {
+    let net = Subnet::builder().mtu(ibwire::Mtu::B256).hca("ann").hca("bob").switch("hub");
+    let net = net.link("ann", "hub").link("bob", "hub").await.expect("a subnet");
+    let (ann, bob): (Link, Link) = (net.device("ann").into(), net.device("bob").into());
+    let next = NextHeader::EXPERIMENT_1;
+    let to = Ipv6Dest { addr: gid(&net, "bob"), next_header: next };
+    let strict = RawIpv6Socket::bind(&ann, [next]).strict_pmtu().await.unwrap();
+    strict.send_to(&[0; 216], &to).await.unwrap();
+    let refused = strict.send_to(&[0; 217], &to).await;
+    assert!(matches!(refused, Err(RawError::TooLarge { len: 217, max: 216 })), "{refused:?}");
+    let frames = RawEtherSocket::bind(&ann, [CHAT]).strict_pmtu().await.unwrap();
+    let to = EtherDest::lid(lid(&bob), CHAT);
+    frames.send_to(&[0; 256], &to).await.unwrap();
+    let refused = frames.send_to(&[0; 257], &to).await;
+    assert!(matches!(refused, Err(RawError::TooLarge { len: 257, max: 256 })), "{refused:?}");
+    let refused = frames.send_batch(&[(&[0; 256], &to), (&[0; 257], &to)]).await;
+    assert_eq!(refused.unwrap(), 1);
+}
