@@ -5,13 +5,13 @@
 //!     cargo run --example udaddy -- hear GROUP           # for `mckey -s -m GROUP`: ten datagrams to a group
 //!     cargo run --example udaddy -- tell GROUP           # to `mckey -m GROUP`
 //!
-//! Set IBCM_DEVICE=soft:ADDR to face another host.
+//! Add `--device soft:ADDR` to face another host.
 
 use std::error::Error;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use ibcm::{Gid, Hca, sidr, ud};
+use ibcm::{Gid, sidr, ud};
 
 /// The port of both tools.
 const PORT: u16 = 7174;
@@ -31,11 +31,12 @@ async fn receive(socket: &ud::Socket) -> Result<(), Box<dyn Error>> {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let (mut args, hca) = (std::env::args().skip(1), Hca::open_default().await?);
-    let (what, whom) = (args.next().unwrap_or_default(), args.next());
-    let address = || Ok::<IpAddr, Box<dyn Error>>(whom.as_deref().ok_or("an address is wanted")?.parse()?);
+    let (device, words) = examples::arguments();
+    let (what, whom) = (words.first().map_or("", String::as_str), words.get(1));
+    let address = || Ok::<IpAddr, Box<dyn Error>>(whom.ok_or("an address is wanted")?.parse()?);
+    let hca = examples::open(device.as_deref()).await?;
     let socket = ud::Socket::open(&hca).await?;
-    match what.as_str() {
+    match what {
         "serve" => {
             let _published = sidr::publish_ip(([0, 0, 0, 0], PORT), &socket).await?;
             println!("listening");
@@ -45,7 +46,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
             }
         }
         "call" => {
-            let reply = sidr::query_ip((address()?, PORT)).deadline(Duration::from_secs(20)).await?;
+            let query = sidr::query_ip((address()?, PORT)).device(&hca);
+            let reply = query.deadline(Duration::from_secs(20)).await?;
             println!("it is {}", reply.peer());
             for _ in 0..COUNT {
                 // udaddy answers to the queue pair that the immediate data names.
@@ -64,7 +66,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
                 socket.send_copy(&group, &[7; LEN]).imm(socket.qpn().get()).await?;
             }
         }
-        _ => return Err("usage: udaddy serve | call ADDR | hear GROUP | tell GROUP".into()),
+        _ => return Err("usage: udaddy [--device NAME] serve | call ADDR | hear GROUP | tell GROUP".into()),
     }
     hca.close().await;
     Ok(())

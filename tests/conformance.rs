@@ -25,6 +25,7 @@ mod conformance {
     pub mod memory;
     pub mod messages;
     pub mod migration;
+    pub mod multicast;
     pub mod order;
     pub mod raw;
     pub mod refused;
@@ -44,8 +45,8 @@ use std::process::ExitCode;
 use conformance::bench::Fixture;
 use conformance::case::{Case, trials};
 use conformance::{
-    agents, attributes, cancel, datagrams, drops, events, limits, memory, messages, migration, order, raw,
-    refused, retries, shared_receives, soft_udp, states, subnet, uc, waiting,
+    agents, attributes, cancel, datagrams, drops, events, limits, memory, messages, migration, multicast,
+    order, raw, refused, retries, shared_receives, soft_udp, states, subnet, uc, waiting,
 };
 use libtest_mimic::Arguments;
 
@@ -73,6 +74,7 @@ const CASES: &[&[Case]] = &[
     waiting::CASES,
     events::CASES,
     datagrams::CASES,
+    multicast::CASES,
     raw::CASES,
     uc::CASES,
     shared_receives::CASES,

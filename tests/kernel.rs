@@ -27,6 +27,7 @@ const UMAD_TARGETS: &[Target] = &[
     example("dial"),
     example("discovery"),
     example("echo"),
+    example("failover"),
     example("http"),
     example("kv"),
     example("observe"),
@@ -37,6 +38,7 @@ const UMAD_TARGETS: &[Target] = &[
     example("rping"),
     example("storm"),
     example("target"),
+    example("udaddy"),
 ];
 
 fn main() -> ExitCode {
@@ -205,6 +207,9 @@ fn without_ib_cm() -> Vec<Case> {
     let own_qp = |case: &str, kernel: &str, us: &str, who: &str| {
         Case::new(format!("own_qp_{case}"), "own_qp.sh", &[kernel, us, who])
     };
+    let apart = |family: &str, arguments: &[&str]| {
+        Case::new(format!("examples_with_an_end_on_rxe0_{family}"), "examples_apart.sh", arguments).limit(180)
+    };
     vec![
         Case::new("umad_is_free_for_user_space", "umad_free.sh", &[]),
         test("rxe0", "device_says_what_it_is", "device::"),
@@ -231,8 +236,8 @@ fn without_ib_cm() -> Vec<Case> {
         Case::new("verbs_cm_bad_wire", "bad_wire_verbs.sh", &[]).limit(180),
         test("verbs", "cm_link_down", "link_goes_down_and_comes_back").limit(120),
         Case::new("examples_on_rxe0", "examples.sh", &[]).limit(400),
-        Case::new("examples_with_an_end_on_rxe0", "examples_apart.sh", &["10.77.0.1", "10.77.0.2"])
-            .limit(180),
+        apart("v4", &["10.77.0.1", "10.77.0.2", "239.77.0.7"]),
+        apart("v6", &["fd77::1", "fd77::2", "ff15::77"]),
         own_qp("rdma_sys_connects_v4", "10.77.0.1", "10.77.0.2", "rdma_sys"),
         own_qp("rdma_sys_connects_v6", "fd77::1", "fd77::2", "rdma_sys"),
         own_qp("soft_hca_connects_v4", "10.77.0.1", "10.77.0.2", "soft"),

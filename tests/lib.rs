@@ -9,7 +9,7 @@ pub mod ibsim;
 pub mod veth;
 
 /// The groups of conformance cases, by their files, that the guest runs on its devices: one case of the guest for each.
-pub const CONFORMANCE_IN_GUEST: [&str; 17] = [
+pub const CONFORMANCE_IN_GUEST: [&str; 18] = [
     "attributes",
     "agents",
     "messages",
@@ -24,6 +24,7 @@ pub const CONFORMANCE_IN_GUEST: [&str; 17] = [
     "waiting",
     "events",
     "datagrams",
+    "multicast",
     "uc",
     "shared_receives",
     "lacking",

@@ -29,3 +29,16 @@ fn nothing_is_lost(failover: &mut std::process::Command) -> Result {
     assert_eq!(lines, expected);
     Ok(())
 }
+
+/// On a device of one's own: it takes two ports with path migration, or says what it lacks.
+#[test]
+fn a_device_is_used_or_told_what_it_lacks() -> Result {
+    let on = |device: &str| Program::start(example("failover")?.args(["--device", device, "3"]))?.end();
+    let [.., high, low] = std::process::id().to_be_bytes(); // addresses that no other test has at the same time
+    let ended = on(&format!("soft:127.177.{high}.{low}+127.178.{high}.{low}"))?.well()?;
+    assert!(ended.stdout.contains("spare path: Some(FailoverAccepted(accepted))"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("disconnected, the peer confirmed"), "{}", ended.stdout);
+    let ended = on("soft")?;
+    assert!(ended.stderr.contains("has 1 port, with path migration"), "{}", ended.stderr);
+    Ok(())
+}

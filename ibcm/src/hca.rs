@@ -126,6 +126,12 @@ impl Hca {
         self.shared().engine().endpoint.local_ca().ports.iter().any(|port| port.gid_index(gid).is_some())
     }
 
+    /// Whether its reliable connections can have an alternate path
+    /// ([`Connect::alternate_path`](crate::Connect::alternate_path)), as its device says.
+    pub fn path_migration(&self) -> bool {
+        self.shared().engine().endpoint.local_ca().path_migration
+    }
+
     /// Finds a path to the port with this GID, from the first port that has one.
     pub fn path_to(&self, dgid: Gid) -> PathBuilder {
         PathBuilder::new(Origin::Any(self.ports()), dgid)

@@ -22,7 +22,7 @@ impl VerbsAh {
     /// Slow.
     pub(super) fn new(domain: Arc<Domain>, av: AddressVector) -> Result<Self, DeviceError> {
         let hca = domain.hca().clone();
-        let mut attr = hca.address_attr(&av)?;
+        let (mut attr, _) = hca.address_attr(&av)?;
         // SAFETY: the domain lives while the handle does, which keeps it; the attributes are read during the call only.
         let ah = unsafe { rdma_sys::ibv_create_ah(domain.raw(), &raw mut attr) };
         let raw = Raw::new(ah, "create an address handle")?;

@@ -1,5 +1,6 @@
 //! An open device and what can be asked of it.
 
+use std::collections::BTreeSet;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -24,8 +25,16 @@ const OPENABLE: &str = "/sys/class/infiniband_verbs";
 /// The most that a message posted inline can be asked for. Each place of a send queue has room for it.
 const INLINE: u32 = 256;
 
-// rdma-sys has no binding for it. infiniband/verbs.h, since rdma-core 32.
+// rdma-sys has no binding for them. infiniband/verbs.h, since rdma-core 32.
 unsafe extern "C" {
+    fn _ibv_query_gid_ex(
+        context: *mut ibv_context,
+        port: u32,
+        index: u32,
+        entry: *mut ibv_gid_entry,
+        flags: u32,
+        entry_size: usize,
+    ) -> c_int;
     fn _ibv_query_gid_table(
         context: *mut ibv_context,
         entries: *mut ibv_gid_entry,
@@ -39,7 +48,8 @@ unsafe extern "C" {
 #[derive(Debug)]
 pub(crate) struct Context {
     raw: Raw<ibv_context>,
-    ports: u8,
+    /// How long the P_Key table of each port is, which never changes.
+    pkey_counts: Vec<u16>,
 }
 
 impl Context {
@@ -59,8 +69,10 @@ impl Context {
             let file = unsafe { CStr::from_ptr((*device).dev_name.as_ptr()) }.to_string_lossy();
             return Err(not_opened(&Path::new("/dev/infiniband").join(&*file), error));
         }
-        let mut context = Self { raw: Raw::new(context, OPEN)?, ports: 0 };
-        context.ports = context.raw_attr()?.phys_port_cnt;
+        let mut context = Self { raw: Raw::new(context, OPEN)?, pkey_counts: Vec::new() };
+        for number in 1..=context.raw_attr()?.phys_port_cnt {
+            context.pkey_counts.push(context.raw_port(number)?.pkey_tbl_len);
+        }
         Ok(context)
     }
 
@@ -163,9 +175,9 @@ impl Context {
         cq.map(|_| most.unwrap_or(0))
     }
 
-    /// So many P_Keys has a port's table.
-    pub(super) fn pkey_count(&self, number: u8) -> Result<u16, DeviceError> {
-        self.raw_port(number).map(|raw| raw.pkey_tbl_len)
+    /// So many P_Keys has the table of this port, which is one of the device's.
+    pub(super) fn pkey_count(&self, number: u8) -> u16 {
+        self.pkey_counts.get(usize::from(number).wrapping_sub(1)).copied().unwrap_or(0)
     }
 
     pub(crate) fn port(&self, number: u8) -> Result<PortAttr, DeviceError> {
@@ -186,9 +198,52 @@ impl Context {
 
     /// The used entries of a port's GID table.
     pub(crate) fn gids(&self, number: u8) -> Result<Vec<GidEntry>, DeviceError> {
+        let entries = self.raw_gids(number)?;
+        Ok(entries
+            .iter()
+            .filter_map(|entry| {
+                Some(GidEntry {
+                    index: u16::try_from(entry.gid_index).ok()?,
+                    gid: address(entry),
+                    kind: port::gid_kind(entry.gid_type)?,
+                })
+            })
+            .collect())
+    }
+
+    /// The GID at this index, if there is one.
+    pub(super) fn gid(&self, number: u8, index: u16) -> Result<Option<Gid>, DeviceError> {
+        // SAFETY: integers, and a union of integers: all bytes zero is a value.
+        let mut entry: ibv_gid_entry = unsafe { zeroed() };
+        // SAFETY: the context is open while `self` lives; one entry of the given size is written, and nothing is kept.
+        let result = unsafe {
+            _ibv_query_gid_ex(
+                self.raw(),
+                number.into(),
+                index.into(),
+                &raw mut entry,
+                0,
+                size_of::<ibv_gid_entry>(),
+            )
+        };
+        match Errno::from_raw_os_error(result) {
+            // The table is shorter, or has a gap there.
+            Errno::INVAL | Errno::NODATA => Ok(None),
+            _ => check(result, "read a GID").map(|()| Some(address(&entry))),
+        }
+    }
+
+    /// Indices of the network interfaces whose addresses of a family the port has.
+    pub(super) fn interfaces(&self, number: u8, is_ipv4: bool) -> Result<BTreeSet<u32>, DeviceError> {
+        let entries = self.raw_gids(number)?;
+        let of_family = entries.iter().filter(|entry| address(entry).to_ip().is_ipv4() == is_ipv4);
+        Ok(of_family.map(|entry| entry.ndev_ifindex).filter(|index| *index != 0).collect())
+    }
+
+    fn raw_gids(&self, number: u8) -> Result<Vec<ibv_gid_entry>, DeviceError> {
         // The call answers for all ports at once.
         let mut room = 0;
-        for port in 1..=self.ports {
+        for port in (1..).take(self.pkey_counts.len()) {
             room += usize::try_from(self.raw_port(port)?.gid_tbl_len).unwrap_or(0);
         }
         // SAFETY: integers, and a union of integers: all bytes zero is a value.
@@ -209,17 +264,8 @@ impl Context {
             refused("read the GID table", io::Error::from_raw_os_error(errno))
         })?;
         entries.truncate(found);
-        let of_port = entries.iter().filter(|entry| entry.port_num == u32::from(number));
-        Ok(of_port
-            .filter_map(|entry| {
-                Some(GidEntry {
-                    index: u16::try_from(entry.gid_index).ok()?,
-                    // SAFETY: every field of the union is plain bytes.
-                    gid: Gid(unsafe { entry.gid.raw }),
-                    kind: port::gid_kind(entry.gid_type)?,
-                })
-            })
-            .collect())
+        entries.retain(|entry| entry.port_num == u32::from(number));
+        Ok(entries)
     }
 
     /// A port's P_Key table.
@@ -241,6 +287,11 @@ impl Drop for Context {
         // SAFETY: this is the last owner; every object made from the context keeps an `Arc` of it, so none is left.
         unsafe { rdma_sys::ibv_close_device(self.raw()) };
     }
+}
+
+fn address(entry: &ibv_gid_entry) -> Gid {
+    // SAFETY: every field of the union is plain bytes.
+    Gid(unsafe { entry.gid.raw })
 }
 
 /// Why a device could not be opened: libibverbs tries more than its file, and says what came of the last attempt.

@@ -185,8 +185,8 @@ impl Hca {
         self.context.pkeys(port)
     }
 
-    /// The address for libibverbs, if the port can use it. Slow.
-    pub(super) fn address_attr(&self, av: &AddressVector) -> Result<ibv_ah_attr, DeviceError> {
+    /// The address for libibverbs, if the port can use it, and how that is. Slow.
+    pub(super) fn address_attr(&self, av: &AddressVector) -> Result<(ibv_ah_attr, PortAttr), DeviceError> {
         const WHAT: &str = "use an address";
         self.check_port(av.port)?;
         let address = attr::address_vector(av)?;
@@ -194,24 +194,21 @@ impl Hca {
         if port.state == PortState::Down {
             return Err(LinuxError::PortDown { device: self.attr.name.clone(), port: av.port }.met(WHAT));
         }
+        let is_ethernet = port.link_layer == LinkLayer::Ethernet;
         let Some(route) = &av.grh else {
-            return match port.link_layer {
-                LinkLayer::Ethernet => {
-                    Err(DeviceError::Unsupported { what: "a RoCE address without a global route" })
-                }
-                _ => Ok(address),
-            };
+            if is_ethernet {
+                return Err(DeviceError::Unsupported { what: "a RoCE address without a global route" });
+            }
+            return Ok((address, port));
         };
-        let source = self.context.gids(av.port)?.into_iter().find(|entry| entry.index == route.sgid_index);
-        let Some(source) = source else {
+        let Some(source) = self.context.gid(av.port, route.sgid_index)? else {
             let (device, port, index) = (self.attr.name.clone(), av.port, route.sgid_index);
             return Err(LinuxError::NoGid { device, port, index }.met(WHAT));
         };
-        let is_ethernet = port.link_layer == LinkLayer::Ethernet;
-        if is_ethernet && source.gid.to_ip().is_ipv4() != route.dgid.to_ip().is_ipv4() {
+        if is_ethernet && source.to_ip().is_ipv4() != route.dgid.to_ip().is_ipv4() {
             return Err(DeviceError::Unsupported { what: "IPv4 and IPv6 in one RoCE address" });
         }
-        Ok(address)
+        Ok((address, port))
     }
 
     /// Index of a GID of this port, for answers to what was sent to it. One of the same family for a group, from which

@@ -13,6 +13,7 @@ mod cq;
 mod datagram;
 mod domain;
 mod event;
+mod groups;
 mod hca;
 mod memory;
 mod port;

@@ -6,8 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use async_trait::async_trait;
 use ibdev::qp::{Init, QpSpec, QpType, Rtr, Rts, Transition};
-use ibdev::{CompletionOp, DeviceError, PostError, QueuePair, RecvWr, SendFlags, SendOp, SendWr, SgList};
-use ibwire::{QKey, Qpn};
+use ibdev::{
+    CompletionOp, DeviceError, PortAttr, PostError, QueuePair, RecvWr, SendFlags, SendOp, SendWr, SgList,
+};
+use ibwire::{Gid, Lid, QKey, Qpn};
 use rdma_sys::{
     ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_state, ibv_send_wr,
 };
@@ -15,6 +17,7 @@ use smallvec::SmallVec;
 
 use super::cq::{Cq, Leftovers, Need, Reservation, VerbsCq, Work};
 use super::domain::Domain;
+use super::groups::Groups;
 use super::srq::{Srq, VerbsSrq};
 use super::state::State;
 use super::work::{self, BATCH, Entries, Places, Prepared};
@@ -74,6 +77,16 @@ impl QueuePair for VerbsQp {
     async fn modify(&self, transition: Transition) -> Result<(), DeviceError> {
         let qp = Arc::clone(&self.inner);
         self.inner.hca().slow("change the state of a queue pair", move || qp.modify(&transition)).await
+    }
+
+    async fn attach(&self, mgid: Gid, mlid: Lid) -> Result<(), DeviceError> {
+        let qp = Arc::clone(&self.inner);
+        self.inner.hca().slow("attach to a multicast group", move || qp.attach(mgid, mlid)).await
+    }
+
+    async fn detach(&self, mgid: Gid, _mlid: Lid) -> Result<(), DeviceError> {
+        let qp = Arc::clone(&self.inner);
+        self.inner.hca().slow("detach from a multicast group", move || qp.groups.detach(&qp.raw, mgid)).await
     }
 
     fn post_send(&self, work: &mut VecDeque<SendWr>) -> Result<(), PostError> {
@@ -167,6 +180,7 @@ pub(super) struct Qp {
     state: RwLock<State>,
     /// One state change at a time.
     modifying: Mutex<()>,
+    groups: Groups,
     send: Reservation,
     recv: Reservation,
     domain: Arc<Domain>,
@@ -226,7 +240,7 @@ impl Qp {
             recv.cq().add_sharer(&shared);
         }
         let (state, modifying) = (RwLock::new(State::Reset), Mutex::new(()));
-        Ok(Self { raw, shared, state, modifying, send, recv, domain })
+        Ok(Self { raw, shared, state, modifying, groups: Groups::default(), send, recv, domain })
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -311,7 +325,7 @@ impl Qp {
 
     fn check_init(&self, init: &Init) -> Result<(), DeviceError> {
         self.hca().check_port(init.port)?;
-        let pkeys = self.hca().context().pkey_count(init.port)?;
+        let pkeys = self.hca().context().pkey_count(init.port);
         at_most("P_Key index", init.pkey_index.into(), u32::from(pkeys).saturating_sub(1))
     }
 
@@ -321,8 +335,7 @@ impl Qp {
             let what = "port of the address, the QP is on another port:";
             return Err(DeviceError::Limit { what, value: rtr.av.port.into(), limit: port.into() });
         }
-        self.hca().address_attr(&rtr.av)?;
-        let active = self.hca().context().port(port)?.active_mtu;
+        let (_, PortAttr { active_mtu: active, .. }) = self.hca().address_attr(&rtr.av)?;
         at_most("path MTU code", rtr.path_mtu.0.into(), active.0.into())?;
         if self.shared.kind == QpType::Rc {
             let limit = self.hca().attr().max_responder_resources;
@@ -381,6 +394,17 @@ impl Qp {
         // SAFETY: the queue pair lives while `self` does; the call fills both and keeps nothing.
         let result = unsafe { rdma_sys::ibv_query_qp(self.raw.get(), &raw mut attr, mask, &raw mut init) };
         check(result, "query a queue pair").map(|()| attr)
+    }
+
+    /// Slow.
+    fn attach(&self, mgid: Gid, mlid: Lid) -> Result<(), DeviceError> {
+        if self.shared.kind != QpType::Ud {
+            return Err(DeviceError::Unsupported { what: "multicast to a connected QP" });
+        }
+        if *self.state() == State::Reset {
+            return Err(DeviceError::State { state: State::Reset.name() });
+        }
+        self.groups.attach(&self.raw, self.hca(), self.shared.port(), mgid, mlid)
     }
 
     fn post_send(&self, work: &mut VecDeque<SendWr>) -> Result<(), PostError> {
@@ -553,6 +577,7 @@ impl Drop for Qp {
         for cq in self.cqs() {
             cq.collect(&mut left); // with a driver that drops its completions they would be missed
         }
+        self.groups.detach_all(&self.raw);
         let hca = self.hca();
         left.settle(hca);
         // SAFETY: this is the last owner. Its events are acknowledged when they are read.

@@ -22,4 +22,6 @@ runs observe 'disconnected, the peer confirmed, after 10 messages'
 runs own_qp 'client: 64 bytes came back'
 runs ranks '100 of 100 up' 100
 runs rpc 'server: 2 calls served'
+if /job/failover --device rxe0 2>said; then exit 1; fi
+grep 'rxe0 has 1 port, without path migration; this takes a device with both' said
 runs storm '1000 of 1000 connections in' --count 1000 --concurrency 16 --deadline 240
