@@ -227,6 +227,7 @@ fn without_ib_cm() -> Vec<Case> {
         test("verbs", "cm_connection_from_the_soft_hca_to_rxe0_v6", "soft_hca_connects_to_rxe0_v6"),
         test("verbs", "cm_connection_from_rxe0_to_the_soft_hca_v4", "rxe0_connects_to_soft_hca_v4"),
         test("verbs", "cm_connection_from_rxe0_to_the_soft_hca_v6", "rxe0_connects_to_soft_hca_v6"),
+        test("verbs", "cm_unreliable_connections", "uc_from"),
         test("verbs", "cm_connections_at_once", "many_connections_at_once").limit(120),
         test("verbs", "cm_refusals", "refuses"),
         test("verbs", "cm_keepalives", "kept_alive"),

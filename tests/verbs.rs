@@ -8,6 +8,7 @@ mod verbs {
     mod beside_ib_cm;
     mod established;
     mod failures;
+    mod unreliable;
 }
 
 use std::fs::File;
