@@ -9,6 +9,8 @@ use ibcm::{Connection, Hca, IncomingRequest, Listener, ServiceId};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 const SERVICE: ServiceId = ServiceId::new(0x1000_0000_0000_0001);
+/// Work requests of a queue pair in each direction: as many as cmtime's have.
+const DEPTH: u32 = 1;
 /// Emulated processors are slow, and REQs of many stand in line.
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -22,7 +24,7 @@ pub(crate) async fn by_steps(device: &str, count: usize) -> Result {
     let paths = paths.await?;
     let resolved = Instant::now();
     let qps = paths.iter().map(async |path| {
-        let qp = hca.verbs().create_rc_qp().await?;
+        let qp = hca.verbs().depth(DEPTH).create_rc_qp().await?;
         qp.modify(path.qp_init()?).await?;
         Ok::<_, ibcm::Error>(qp)
     });
@@ -105,7 +107,7 @@ where
 }
 
 async fn answer_by_steps(hca: Hca, request: IncomingRequest, up: Sender<()>) -> Result {
-    let qp = hca.verbs().create_rc_qp().await?;
+    let qp = hca.verbs().depth(DEPTH).create_rc_qp().await?;
     let offer = request.prepare(LocalQp::rc(qp.qpn()))?.deadline(DEADLINE);
     let attrs = *offer.attrs();
     qp.modify(attrs.init).await?;

@@ -17,14 +17,16 @@ pub use ibdev::{Completion, CompletionOp};
 
 use crate::error::{Error, not_posted};
 use crate::hca::Hca;
+use crate::proto::{Invalid, Limit, Value};
 
-/// Work requests that a queue pair holds in each direction.
+/// Work requests that a queue pair holds in each direction, unless told otherwise.
 const DEPTH: u32 = 64;
 
 /// Makes queue pairs: [`Hca::verbs`].
 #[derive(Debug)]
 pub struct Verbs<'a> {
     hca: &'a Hca,
+    depth: Option<u32>,
 }
 
 /// A queue pair of a reliable connection with a completion queue of its own, in RESET at first. It reaches buffers of
@@ -37,21 +39,32 @@ pub struct RcQp {
 impl Hca {
     /// The device's queue pairs, for programs that connect them by [`handshake`](crate::handshake).
     pub const fn verbs(&self) -> Verbs<'_> {
-        Verbs { hca: self }
+        Verbs { hca: self, depth: None }
     }
 }
 
 impl Verbs<'_> {
-    /// Creates a queue pair with room for 64 work requests in each direction, or as many as the device can.
+    /// Room for so many work requests in each direction. Default: 64, or as many as the device can.
+    pub const fn depth(self, work_requests: u32) -> Self {
+        Self { depth: Some(work_requests), ..self }
+    }
+
+    /// Creates a queue pair.
     ///
     /// # Errors
-    /// [`Error::Device`]; [`Error::Closed`] once the HCA is closed.
+    /// [`Error::Invalid`] for no work request or more than the device has room for; [`Error::Device`]; [`Error::Closed`] once the
+    /// HCA is closed.
     ///
     /// # Cancel safety
     /// Dropped, nothing is left behind.
     pub async fn create_rc_qp(&self) -> Result<RcQp, Error> {
         let device = self.hca.shared().device()?;
-        let depth = DEPTH.min(device.attr().max_qp_wr);
+        let max = device.attr().max_qp_wr;
+        let depth = self.depth.unwrap_or(DEPTH.min(max));
+        Invalid::at_most("depth", depth, max)?;
+        if depth == 0 {
+            return Err(Invalid::new("depth", Value::Number(0), Limit::AtLeast(Value::Number(1))).into());
+        }
         let cq = device.create_cq(2 * depth).await?;
         let qp = device.domain().create_qp(QpSpec::new(QpType::Rc, &cq, depth, depth)).await?;
         Ok(RcQp { qp, cq })

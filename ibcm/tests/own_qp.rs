@@ -447,6 +447,24 @@ async fn states_of_a_raw_queue_pair() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_raw_queue_pair_has_the_depth_that_is_asked_for() -> Result {
+    let net = Net::new(1).await?;
+    let qp = net.client.verbs().depth(2).create_rc_qp().await?;
+    qp.modify(net.client.path_to(net.server.gid()).await?.qp_init()?).await?;
+    for _ in 0..2 {
+        qp.post_recv(net.client.alloc(16).await?)?;
+    }
+    assert!(matches!(qp.post_recv(net.client.alloc(16).await?), Err(DeviceError::InUse { .. })));
+    for (depth, message) in
+        [(0, "depth is 0, at least 1 is needed"), (u32::MAX, "depth is 4294967295, at most")]
+    {
+        let error = net.client.verbs().depth(depth).create_rc_qp().await.unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_full_queue_says_that_completions_free_it() -> Result {
     let net = Net::new(1).await?;
     let qp = net.client.verbs().create_rc_qp().await?;

@@ -164,6 +164,18 @@ pub trait QueuePair: fmt::Debug + Send + Sync {
     /// attribute out of range.
     async fn modify(&self, transition: Transition) -> Result<(), DeviceError>;
 
+    /// Changes the state several times, in this order, up to the first change that fails: its place among them comes with the
+    /// error. Slow, and dropped, any of them may have happened. For devices that take less time for all at once.
+    ///
+    /// # Errors
+    /// As [`modify`](Self::modify).
+    async fn modify_all(&self, transitions: &[Transition]) -> Result<(), (usize, DeviceError)> {
+        for (place, transition) in transitions.iter().enumerate() {
+            self.modify(*transition).await.map_err(|error| (place, error))?;
+        }
+        Ok(())
+    }
+
     /// Attaches a datagram QP, in INIT or later, to a multicast group of its port: from now on it receives what is sent there,
     /// if Q_Key and P_Key fit (IBTA vol. 1, 10.5). `mlid` is the group's LID; [`Lid::NONE`] on RoCE, where joining, by IGMP or
     /// MLD, is the device's affair. Slow. Twice is once; destroying the QP detaches it.

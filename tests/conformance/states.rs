@@ -21,6 +21,7 @@ cases! {
     state_table_of_ud [Ud];
     attributes_of_another_transport_are_refused;
     init_may_be_repeated;
+    changes_in_a_row_end_with_the_first_that_fails;
     posting_depends_on_the_state;
     receives_posted_before_rtr_are_kept;
     error_flushes_everything_in_order;
@@ -46,6 +47,21 @@ const RTR: &str = "RTR";
 const RTS: &str = "RTS";
 const SQD: &str = "SQD";
 const ERR: &str = "ERR";
+
+async fn changes_in_a_row_end_with_the_first_that_fails(bench: Bench) {
+    let (a, b) = (End::new(&bench.a, Options::default()).await, End::new(&bench.b, Options::default()).await);
+    let [init, rtr, rts] = [Transition::Init(a.init()), Transition::Rtr(a.rtr(&b)), Transition::Rts(a.rts())];
+    match a.qp.modify_all(&[init, rts, rtr]).await {
+        Err((1, DeviceError::State { state })) => assert_eq!(state, INIT),
+        other => panic!("{other:?}"),
+    }
+    a.qp.modify_all(&[]).await.unwrap();
+    a.qp.modify_all(&[rtr, rts]).await.unwrap();
+    b.ready(&a).await;
+    b.receives(0, 1, 8).await;
+    assert!(a.carry_out(SEND, b"arrives").await.status.is_ok());
+    assert_eq!(&b.completion().await.sg[0][..], b"arrives");
+}
 
 /// Goes through all states and all transitions of one kind of QP (spec/softhca.md 2.11).
 async fn state_table(bench: &Bench, options: Options, forward: impl Fn(&End, &End) -> [Transition; 3]) {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context as TaskContext, Poll, Waker};
 
@@ -64,7 +64,14 @@ impl Channel {
         while let Ok(mut guard) = channel.ready(READABLE_OR_BROKEN).await {
             for _ in 0..BUDGET {
                 match guard.get_inner().next() {
-                    Ok(number) => bells.ring(number),
+                    Ok(number) => {
+                        bells.ring(number);
+                        // Then there is no other one, and a look for it can be spared.
+                        if bells.none_is_armed() {
+                            guard.clear_ready();
+                            break;
+                        }
+                    }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         if guard.ready().is_error() {
                             return;
@@ -99,18 +106,31 @@ impl Drop for Channel {
 pub(super) struct Bells {
     bells: Mutex<HashMap<usize, Arc<Bell>>>,
     next: AtomicUsize,
+    armed: Arc<AtomicUsize>,
+    /// They were rung without announcements, which may still come.
+    is_over: AtomicBool,
 }
 
 impl Bells {
     /// A bell and its number.
     pub(super) fn add(&self) -> (usize, Arc<Bell>) {
-        let (number, bell) = (self.next.fetch_add(1, Ordering::Relaxed), Arc::new(Bell::default()));
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let bell = Arc::new(Bell { state: Mutex::default(), all_armed: self.armed.clone() });
         self.bells().insert(number, bell.clone());
         (number, bell)
     }
 
+    /// Its queue was destroyed, and announces nothing any more.
     pub(super) fn remove(&self, number: usize) {
-        self.bells().remove(&number);
+        let bell = self.bells().remove(&number);
+        if let Some(bell) = bell {
+            bell.disarm(&mut bell.state());
+        }
+    }
+
+    /// Whether all announcements have been taken: there is one at most for a bell that was armed.
+    fn none_is_armed(&self) -> bool {
+        self.armed.load(Ordering::Acquire) == 0 && !self.is_over.load(Ordering::Acquire)
     }
 
     fn ring(&self, number: usize) {
@@ -122,6 +142,7 @@ impl Bells {
 
     /// The device is gone.
     pub(super) fn ring_all(&self) {
+        self.is_over.store(true, Ordering::Release);
         let bells: Vec<_> = self.bells().values().cloned().collect();
         for bell in bells {
             bell.ring();
@@ -134,8 +155,12 @@ impl Bells {
 }
 
 /// What tells a completion queue's reader that something has completed.
-#[derive(Debug, Default)]
-pub(super) struct Bell(Mutex<BellState>);
+#[derive(Debug)]
+pub(super) struct Bell {
+    state: Mutex<BellState>,
+    /// How many bells of the HCA are armed.
+    all_armed: Arc<AtomicUsize>,
+}
 
 #[derive(Debug, Default)]
 struct BellState {
@@ -149,7 +174,8 @@ impl Bell {
     pub(super) fn ring(&self) {
         let reader = {
             let mut state = self.state();
-            (state.armed, state.rung) = (false, true);
+            self.disarm(&mut state);
+            state.rung = true;
             state.reader.take()
         };
         if let Some(reader) = reader {
@@ -164,6 +190,7 @@ impl Bell {
             return Poll::Ready(());
         }
         if !state.armed {
+            self.all_armed.fetch_add(1, Ordering::AcqRel); // before an announcement can come
             arm();
             state.armed = true;
             return Poll::Ready(()); // completions that came before it was armed are not announced
@@ -178,8 +205,14 @@ impl Bell {
         drop(reader);
     }
 
+    fn disarm(&self, state: &mut BellState) {
+        if std::mem::take(&mut state.armed) {
+            self.all_armed.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, BellState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -200,5 +233,29 @@ mod tests {
         bells.ring(number);
         assert!(!poll(&bell));
         assert_eq!(armed, 2);
+    }
+
+    #[test]
+    fn it_is_known_when_no_announcement_can_be_left() {
+        let bells = Bells::default();
+        let (one, other) = (bells.add(), bells.add());
+        let cx = TaskContext::from_waker(Waker::noop());
+        let arm = |(_, bell): &(usize, Arc<Bell>)| while bell.poll(&cx, || ()).is_ready() {};
+        assert!(bells.none_is_armed());
+        arm(&one);
+        arm(&other);
+        arm(&other);
+        bells.ring(one.0);
+        bells.ring(one.0);
+        assert!(!bells.none_is_armed());
+        bells.ring(other.0);
+        assert!(bells.none_is_armed());
+        arm(&one);
+        bells.remove(one.0);
+        assert!(bells.none_is_armed());
+        // Rung by nothing that came by the channel: it may come yet.
+        arm(&other);
+        bells.ring_all();
+        assert!(!bells.none_is_armed());
     }
 }

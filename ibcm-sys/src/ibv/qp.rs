@@ -1,7 +1,7 @@
 //! Queue pairs.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use async_trait::async_trait;
@@ -77,6 +77,23 @@ impl QueuePair for VerbsQp {
     async fn modify(&self, transition: Transition) -> Result<(), DeviceError> {
         let qp = Arc::clone(&self.inner);
         self.inner.hca().slow("change the state of a queue pair", move || qp.modify(&transition)).await
+    }
+
+    async fn modify_all(&self, transitions: &[Transition]) -> Result<(), (usize, DeviceError)> {
+        let (qp, transitions) =
+            (Arc::clone(&self.inner), SmallVec::<[Transition; 3]>::from_slice(transitions));
+        let place = Arc::new(AtomicUsize::new(0));
+        let modify = {
+            let place = place.clone();
+            move || {
+                transitions.iter().enumerate().try_for_each(|(number, transition)| {
+                    place.store(number, Ordering::Relaxed);
+                    qp.modify(transition)
+                })
+            }
+        };
+        let modified = self.inner.hca().slow("change the state of a queue pair", modify).await;
+        modified.map_err(|error| (place.load(Ordering::Relaxed), error))
     }
 
     async fn attach(&self, mgid: Gid, mlid: Lid) -> Result<(), DeviceError> {

@@ -121,6 +121,6 @@ impl Fresh {
 
 /// Moves a queue pair from INIT to RTS.
 pub(crate) async fn to_rts(qp: &dyn QueuePair, rtr: Rtr, rts: Rts) -> Result<(), SetupError> {
-    qp.modify(Transition::Rtr(rtr)).await.map_err(|source| QpStep::Rtr.failed(source))?;
-    qp.modify(Transition::Rts(rts)).await.map_err(|source| QpStep::Rts.failed(source))
+    let modified = qp.modify_all(&[Transition::Rtr(rtr), Transition::Rts(rts)]).await;
+    modified.map_err(|(place, source)| if place == 0 { QpStep::Rtr } else { QpStep::Rts }.failed(source))
 }
