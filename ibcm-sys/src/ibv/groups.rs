@@ -18,15 +18,13 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use super::{Hca, Raw, check};
 
-/// The groups that a queue pair is in.
+/// The groups that a queue pair is in, by address and LID: a group of InfiniBand may move to another LID, and is attached there
+/// before it is detached from the old one.
 #[derive(Debug, Default)]
-pub(super) struct Groups(Mutex<HashMap<Gid, Group>>);
+pub(super) struct Groups(Mutex<Attached>);
 
-#[derive(Debug)]
-struct Group {
-    mlid: Lid,
-    _membership: Option<Membership>,
-}
+/// On RoCE with the membership of the network.
+type Attached = HashMap<(Gid, Lid), Option<Membership>>;
 
 impl Groups {
     /// Attaches the queue pair, which is of `port`. Twice is once. Slow.
@@ -42,7 +40,7 @@ impl Groups {
             return Err(DeviceError::Unsupported { what: "a multicast group with an address that is none" });
         }
         let mut groups = self.groups();
-        if groups.contains_key(&mgid) {
+        if groups.contains_key(&(mgid, mlid)) {
             return Ok(());
         }
         let membership = match hca.port(port)?.link_layer {
@@ -52,30 +50,32 @@ impl Groups {
         // SAFETY: the queue pair lives while its `Raw` does; the address is read during the call only.
         let result = unsafe { rdma_sys::ibv_attach_mcast(qp.get(), &ibv_gid { raw: mgid.0 }, mlid.0) };
         check(result, "attach a queue pair to a multicast group")?;
-        groups.insert(mgid, Group { mlid, _membership: membership });
+        groups.insert((mgid, mlid), membership);
         Ok(())
     }
 
     /// Nothing happens if it is not attached. Slow.
-    pub(super) fn detach(&self, qp: &Raw<ibv_qp>, mgid: Gid) -> Result<(), DeviceError> {
+    pub(super) fn detach(&self, qp: &Raw<ibv_qp>, mgid: Gid, mlid: Lid) -> Result<(), DeviceError> {
         let mut groups = self.groups();
-        let Some(group) = groups.get(&mgid) else { return Ok(()) };
+        if !groups.contains_key(&(mgid, mlid)) {
+            return Ok(());
+        }
         // SAFETY: as in `attach`.
-        let result = unsafe { rdma_sys::ibv_detach_mcast(qp.get(), &ibv_gid { raw: mgid.0 }, group.mlid.0) };
+        let result = unsafe { rdma_sys::ibv_detach_mcast(qp.get(), &ibv_gid { raw: mgid.0 }, mlid.0) };
         check(result, "detach a queue pair from a multicast group")?;
-        groups.remove(&mgid);
+        groups.remove(&(mgid, mlid));
         Ok(())
     }
 
     /// Before the queue pair is destroyed, which libibverbs refuses while it is in a group.
     pub(super) fn detach_all(&mut self, qp: &Raw<ibv_qp>) {
-        for (mgid, group) in self.0.get_mut().unwrap_or_else(PoisonError::into_inner).drain() {
+        for (mgid, mlid) in self.0.get_mut().unwrap_or_else(PoisonError::into_inner).keys() {
             // SAFETY: as in `attach`. Should it be refused, destroying is, too, which is counted.
-            unsafe { rdma_sys::ibv_detach_mcast(qp.get(), &ibv_gid { raw: mgid.0 }, group.mlid.0) };
+            unsafe { rdma_sys::ibv_detach_mcast(qp.get(), &ibv_gid { raw: mgid.0 }, mlid.0) };
         }
     }
 
-    fn groups(&self) -> MutexGuard<'_, HashMap<Gid, Group>> {
+    fn groups(&self) -> MutexGuard<'_, Attached> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -101,9 +101,12 @@ impl QueuePair for VerbsQp {
         self.inner.hca().slow("attach to a multicast group", move || qp.attach(mgid, mlid)).await
     }
 
-    async fn detach(&self, mgid: Gid, _mlid: Lid) -> Result<(), DeviceError> {
+    async fn detach(&self, mgid: Gid, mlid: Lid) -> Result<(), DeviceError> {
         let qp = Arc::clone(&self.inner);
-        self.inner.hca().slow("detach from a multicast group", move || qp.groups.detach(&qp.raw, mgid)).await
+        self.inner
+            .hca()
+            .slow("detach from a multicast group", move || qp.groups.detach(&qp.raw, mgid, mlid))
+            .await
     }
 
     fn post_send(&self, work: &mut VecDeque<SendWr>) -> Result<(), PostError> {
