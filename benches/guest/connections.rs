@@ -54,7 +54,7 @@ pub(crate) async fn by_steps(device: &str, count: usize) -> Result {
     ] {
         sample(&format!("steps {step}"), took, count);
     }
-    hca.close().await;
+    close(&hca).await;
     Ok(())
 }
 
@@ -72,8 +72,19 @@ pub(crate) async fn whole(device: &str, count: usize) -> Result {
     sample("sdk all three", begun.elapsed(), count);
     join_all(connections.iter().map(|connection| async { connection.disconnect().await })).await;
     drop(connections);
-    hca.close().await;
+    close(&hca).await;
     Ok(())
+}
+
+/// Tells what it took besides time.
+async fn close(hca: &Hca) {
+    let stats = hca.stats();
+    let counts: Vec<_> = stats.named().filter(|(_, count)| *count > 0).collect();
+    println!(
+        "{}",
+        counts.iter().map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
+    );
+    hca.close().await;
 }
 
 fn sample(what: &str, took: Duration, count: usize) {

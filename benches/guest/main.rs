@@ -37,15 +37,15 @@ fn main() -> std::result::Result<(), Box<dyn Error + Send + Sync>> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
         #[cfg(feature = "verbs")]
-        ["answer", "sdk", device, waiting] => on_rxe()?.block_on(messages(device, waiting, false)),
+        ["answer", "sdk", device, waiting] => one_thread()?.block_on(messages(device, waiting, false)),
         ["answer", who, address, mtu] => in_guest(who, address.parse()?, mtu, None),
         ["ask", who, address, mtu, peer] => in_guest(who, address.parse()?, mtu, Some(peer.parse()?)),
         #[cfg(feature = "verbs")]
-        ["ask", "sdk", device, waiting] => on_rxe()?.block_on(messages(device, waiting, true)),
+        ["ask", "sdk", device, waiting] => one_thread()?.block_on(messages(device, waiting, true)),
         #[cfg(feature = "verbs")]
-        ["steps", device, count] => on_rxe()?.block_on(connections::by_steps(device, count.parse()?)),
+        ["steps", device, count] => two_threads()?.block_on(connections::by_steps(device, count.parse()?)),
         #[cfg(feature = "verbs")]
-        ["whole", device, count] => on_rxe()?.block_on(connections::whole(device, count.parse()?)),
+        ["whole", device, count] => two_threads()?.block_on(connections::whole(device, count.parse()?)),
         _ => on_host(),
     }
 }
@@ -95,8 +95,14 @@ fn on_host() -> Result {
     Ok(())
 }
 
+/// As perftest, which has one thread at each end.
+fn one_thread() -> Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+}
+
+/// As the processors; cmtime has more.
 #[cfg(feature = "verbs")]
-fn on_rxe() -> Result<tokio::runtime::Runtime> {
+fn two_threads() -> Result<tokio::runtime::Runtime> {
     Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?)
 }
 
@@ -120,7 +126,7 @@ async fn messages(device: &str, waiting: &str, asks: bool) -> Result {
 
 /// One end, in its namespace of the guest: answers, or asks the one at `peer` and prints samples.
 fn in_guest(who: &str, address: IpAddr, mtu: &str, peer: Option<IpAddr>) -> Result {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = one_thread()?;
     let bytes: u32 = mtu.parse()?;
     let code = if bytes == 4096 { Mtu::B4096 } else { Mtu::B1024 };
     runtime.block_on(async {

@@ -29,10 +29,11 @@ const LANES: usize = 4;
 /// MADs accepted and not yet written.
 const WINDOW: usize = 128;
 
-/// How often a MAD is written again while the kernel still sends one with the same transaction ID, and how long apart.
-/// It takes two as one operation and refuses the second, even if they answer different peers.
+/// How often a MAD is written again while the kernel still sends one with the same transaction ID, and how long after the first
+/// time; then twice as long each time, 16 ms in all. It takes two as one operation and refuses the second, even if they answer
+/// different peers; those behind have to wait.
 const REPEATS: u32 = 10;
-const REPEAT_AFTER: Duration = Duration::from_millis(1);
+const REPEAT_AFTER: Duration = Duration::from_micros(16);
 
 /// How long what was accepted is still written when the agent is dropped. The rest is counted.
 const GRACE: Duration = Duration::from_secs(2);
@@ -179,7 +180,7 @@ impl Lane {
     fn write(&self, mad: &OutgoingMad) -> io::Result<()> {
         let wait = abi::Wait::of(&mad.mad);
         let packet = abi::encode(self.agent, mad, wait).ok_or(Errno::INVAL)?;
-        for _ in 0..REPEATS {
+        for repeat in 0..REPEATS {
             match (&*self.file).write(&packet) {
                 Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => {}
                 result => return result.map(drop),
@@ -188,7 +189,7 @@ impl Lane {
             if wait.is_some() {
                 return Ok(()); // a request that is sent again: the kernel does that already
             }
-            thread::sleep(REPEAT_AFTER);
+            thread::sleep(REPEAT_AFTER * (1 << repeat));
         }
         (&*self.file).write(&packet).map(drop)
     }
