@@ -226,11 +226,11 @@ impl Context {
                 size_of::<ibv_gid_entry>(),
             )
         };
-        match Errno::from_raw_os_error(result) {
-            // The table is shorter, or has a gap there.
-            Errno::INVAL | Errno::NODATA => Ok(None),
-            _ => check(result, "read a GID").map(|()| Some(address(&entry))),
+        // The table is shorter, or has a gap there.
+        if [Errno::INVAL, Errno::NODATA].iter().any(|absent| absent.raw_os_error() == result) {
+            return Ok(None);
         }
+        check(result, "read a GID").map(|()| Some(address(&entry)))
     }
 
     /// Indices of the network interfaces whose addresses of a family the port has.
