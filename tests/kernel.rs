@@ -208,7 +208,7 @@ fn without_ib_cm() -> Vec<Case> {
         Case::new(format!("own_qp_{case}"), "own_qp.sh", &[kernel, us, who])
     };
     let apart = |family: &str, arguments: &[&str]| {
-        Case::new(format!("examples_with_an_end_on_rxe0_{family}"), "examples_apart.sh", arguments).limit(180)
+        Case::new(format!("examples_with_an_end_on_rxe0_{family}"), "examples_apart.sh", arguments).limit(400)
     };
     vec![
         Case::new("umad_is_free_for_user_space", "umad_free.sh", &[]),
