@@ -344,7 +344,7 @@ fn management_of_a_subnet(file: &Path) -> Result<(), Failed> {
         near.send_copy(&group, b"to all").await?;
         assert_eq!(far.recv().await?[..], b"to all"[..]);
         net.write_pcap_of_link("left/9", file)?;
-        Ok::<_, Box<dyn std::error::Error>>(path.record().clone())
+        Ok::<_, Box<dyn std::error::Error>>(*path.record())
     };
     let path = runtime.map_err(|error| error.to_string())?.block_on(talk).map_err(|error| chain(&*error))?;
     let frames = tshark(file)?;
