@@ -143,8 +143,11 @@ fn kernel_and_us() -> Vec<Case> {
     ];
     let groups = ["hca_t59_mckey_tells_us.sh", "hca_t59_mckey_hears_us.sh"]
         .map(|script| Case::new(script.trim_end_matches(".sh"), script, &["10.77.0.1", "239.1.1.1"]));
+    let lap =
+        [Case::new("cm_t74_lap_is_not_answered", "cm_t74_lap_is_not_answered.sh", &["10.77.0.1", "fd77::1"])
+            .limit(120)];
     let link = [Case::new("link_goes_down", "link_goes_down.sh", &["10.77.0.1", "fd77::1"]).limit(120)];
-    cases.chain(long).chain(groups).chain(link).collect()
+    cases.chain(long).chain(groups).chain(lap).chain(link).collect()
 }
 
 /// Tables of several MADs between the kernel's RMPP and ours, over IPv6: with other GIDs the kernel does not find the request

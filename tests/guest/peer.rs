@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser};
 use ibcm::{
-    ConnectError, Connection, Hca, How, Listener, OpCause, OpError, PrivateData, RejReason, Reject, TimeCode,
+    ConnectError, Connection, Hca, How, Listener, OpCause, OpError, PathError, PrivateData, RejReason,
+    Reject, TimeCode,
 };
 use tokio::task::JoinSet;
 
@@ -39,6 +40,9 @@ enum Act {
         /// Talks when there is something to read here.
         #[arg(long)]
         wait_for: Option<PathBuf>,
+        /// Before it talks, asks for an alternate path to this address, which nobody answers.
+        #[arg(long)]
+        spare: Option<IpAddr>,
     },
     /// Accepts connections and talks on each.
     Serve {
@@ -92,7 +96,9 @@ async fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .init();
     let result = match Act::parse() {
-        Act::Call { talk, response_timeout, wait_for } => call(talk, response_timeout, wait_for).await,
+        Act::Call { talk, response_timeout, wait_for, spare } => {
+            call(talk, response_timeout, wait_for, spare).await
+        }
         Act::Serve { talk } => serve(talk).await,
         Act::Reject { ip, port, text } => reject(SocketAddr::new(ip, port), &text).await,
         Act::Idle => idle().await,
@@ -113,7 +119,12 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn call(talk: Talk, response_timeout: Option<u8>, wait_for: Option<PathBuf>) -> Result<(), Error> {
+async fn call(
+    talk: Talk,
+    response_timeout: Option<u8>,
+    wait_for: Option<PathBuf>,
+    spare: Option<IpAddr>,
+) -> Result<(), Error> {
     let hca = Hca::open(DEVICE).await?;
     let mut connecting = JoinSet::new();
     for _ in 0..talk.connections {
@@ -143,11 +154,35 @@ async fn call(talk: Talk, response_timeout: Option<u8>, wait_for: Option<PathBuf
     if let Some(file) = wait_for {
         tokio::task::spawn_blocking(|| std::fs::read(file)).await??;
     }
+    if let Some(spare) = spare {
+        for connection in &connections {
+            unanswered(&hca, connection, spare).await?;
+        }
+    }
     let mut talking = JoinSet::new();
     for connection in connections {
         talking.spawn(talk.on(connection));
     }
     all(talking).await
+}
+
+/// A LAP that is sent as often as the REQ allowed, each time for 1.6 s, and never answered. The peer is not asked again.
+async fn unanswered(hca: &Hca, connection: &Connection, spare: IpAddr) -> Result<(), Error> {
+    let spare = hca.path_to(spare.into()).await?;
+    match connection.load_alternate_path(&spare).await {
+        Err(PathError::Unanswered { sent, waited, busy: false }) => {
+            let each = waited / u32::from(sent);
+            if sent < 2 || each.abs_diff(Duration::from_millis(1_600)) > Duration::from_millis(100) {
+                return Err(format!("{sent} LAPs in {waited:?}").into());
+            }
+            println!("unanswered {sent}");
+        }
+        other => return Err(format!("a LAP to the kernel: {other:?}").into()),
+    }
+    match connection.load_alternate_path(&spare).await {
+        Err(PathError::PeerUnable) => Ok(()),
+        other => Err(format!("a second LAP: {other:?}").into()),
+    }
 }
 
 async fn serve(talk: Talk) -> Result<(), Error> {
