@@ -212,7 +212,11 @@ mod tests {
 
     fn call(pool: &Pool, call: impl FnOnce() + Send + 'static) -> tokio::task::JoinHandle<()> {
         let pool = pool.clone();
-        tokio::spawn(async move { pool.run("test", || Ok(call())).await.unwrap() })
+        let call = || {
+            call();
+            Ok(())
+        };
+        tokio::spawn(async move { pool.run("test", call).await.unwrap() })
     }
 
     #[tokio::test(start_paused = true)]
