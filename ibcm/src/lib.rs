@@ -72,6 +72,7 @@ mod busy_poll;
 mod clock;
 #[cfg(feature = "runtime")]
 mod closed;
+#[cfg(feature = "runtime")]
 mod closing;
 #[cfg(feature = "runtime")]
 mod connect;
