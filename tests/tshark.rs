@@ -310,8 +310,8 @@ fn raw_on_subnet(file: &Path) -> Result<(), Failed> {
     let mut complaints = ether.complaints(&[
         number("infiniband.lrh.lnh", 0),
         number("infiniband.lrh.pktlen", 5),
-        number("infiniband.lrh.slid", 1),
-        number("infiniband.lrh.dlid", 2),
+        number("infiniband.lrh.slid", 2),
+        number("infiniband.lrh.dlid", 3),
         number("infiniband.rwh.etype", 0x88b5),
     ]);
     complaints.extend(ipv6.complaints(&[
