@@ -31,6 +31,7 @@ mod link;
 mod membership;
 mod meta;
 mod net;
+mod outages;
 mod ring;
 mod sink;
 mod socket;

@@ -161,6 +161,23 @@ async fn raw_t20_a_port_goes_down_and_comes_back() -> Result {
         assert!(matches!(first, Some(Err(RawError::LinkDown))), "{first:?}");
         assert!(second.ok_or("over")??.data.starts_with(b"after"));
         assert_eq!(b.stats().link_down_events, 1);
+        // Twice while nobody asks.
+        net.link_down("bob");
+        net.link_up("bob");
+        while net.device("bob").port(1)?.state != ibdev::PortState::Active {
+            tokio::time::sleep(MOMENT).await;
+        }
+        net.link_down("bob");
+        for _ in 0..2 {
+            let told = loop {
+                match b.recv().await {
+                    Ok(_) => {}
+                    Err(error) => break error,
+                }
+            };
+            assert!(matches!(told, RawError::LinkDown), "{told:?}");
+        }
+        assert_eq!(b.stats().link_down_events, 3);
         Ok(())
     })
     .await?

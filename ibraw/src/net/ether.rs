@@ -277,11 +277,9 @@ impl Backend<Ether> for PacketSocket {
 
     fn readable(&self) -> Wait<'_> {
         Box::pin(async {
-            loop {
-                tokio::select! {
-                    ready = self.queue.readable() => return ready,
-                    changed = self.watch.changed() => changed.and_then(|()| self.watch.look())?,
-                }
+            tokio::select! {
+                ready = self.queue.readable() => ready,
+                news = self.watch.news() => Err(news),
             }
         })
     }

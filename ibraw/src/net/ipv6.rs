@@ -176,12 +176,9 @@ impl Backend<Ipv6> for RawSockets {
                 });
                 ready.map_or(Poll::Pending, Poll::Ready)
             });
-            tokio::pin!(any);
-            loop {
-                tokio::select! {
-                    ready = &mut any => return ready,
-                    changed = self.watch.changed() => changed.and_then(|()| self.watch.look())?,
-                }
+            tokio::select! {
+                ready = any => ready,
+                news = self.watch.news() => Err(news),
             }
         })
     }

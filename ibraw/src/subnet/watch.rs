@@ -1,38 +1,58 @@
 //! Whether a port of a subnet is up.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::broadcast::error::RecvError;
+use ibdev::DeviceEvent;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
 use super::SubnetPort;
 use crate::RawError;
+use crate::outages::Outages;
 use crate::stats::{Counters, count};
 
 /// Watches one port for one socket.
 #[derive(Debug)]
 pub(super) struct Watch {
     port: Arc<SubnetPort>,
-    /// What was said last.
-    said_down: AtomicBool,
+    state: Mutex<State>,
     counters: Arc<Counters>,
+}
+
+#[derive(Debug)]
+struct State {
+    events: Receiver<DeviceEvent>,
+    outages: Outages,
 }
 
 impl Watch {
     /// Of a port that is taken for up.
     pub(super) fn new(port: Arc<SubnetPort>, counters: Arc<Counters>) -> Self {
-        Self { port, said_down: AtomicBool::new(false), counters }
+        let state = State { events: port.device.follow_events(), outages: Outages::default() };
+        Self { port, state: Mutex::new(state), counters }
     }
 
-    /// Looks at the port: what is to be said of it that was not said before.
+    /// What is to be said of the port that was not said before.
     fn look(&self) -> Result<(), RawError> {
-        let is_down = !self.port.is_up()?;
-        if is_down && !self.said_down.swap(is_down, Ordering::AcqRel) {
-            count(&self.counters.link_down_events);
-            return Err(RawError::LinkDown);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let State { events, outages } = &mut *state;
+        let mut hear = |is_up| {
+            if outages.hear(is_up) {
+                count(&self.counters.link_down_events);
+            }
+        };
+        loop {
+            match events.try_recv() {
+                Ok(DeviceEvent::PortDown(port)) if port == self.port.port => hear(false),
+                Ok(DeviceEvent::PortUp(port)) if port == self.port.port => hear(true),
+                Ok(_) | Err(TryRecvError::Lagged(_)) => {}
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Closed) => return Err(RawError::LinkGone),
+            }
         }
-        self.said_down.fetch_and(is_down, Ordering::AcqRel);
-        Ok(())
+        // As it was when the socket was bound, and after events that were missed.
+        hear(self.port.is_up()?);
+        if outages.tell() { Err(RawError::LinkDown) } else { Ok(()) }
     }
 
     /// Until there is something to say.
