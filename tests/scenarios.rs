@@ -11,8 +11,10 @@ use std::{fs, io};
 const FOLDERS: [&str; 9] =
     ["benches", "examples", "ibcm", "ibcm-sys", "ibraw", "ibsa", "ibsoft", "ibwire", "tests"];
 
-/// What stands before the name of a case that is no function: one of the guest, one with programs that may be missing.
-const CASES: [&str; 5] = ["case(\"", "alone(\"", "Trial::test(\"", "Case::new(\"", "Case::new(format!(\""];
+/// What stands before the name of a case that is no function: one of the guest, one with programs that may be missing, one that
+/// runs in two ways.
+const CASES: [&str; 6] =
+    ["case(\"", "both(\"", "alone(\"", "Trial::test(\"", "Case::new(\"", "Case::new(format!(\""];
 
 /// Numbers that the names of tests in the workspace begin with, for scenarios of `family`.
 fn scenarios(family: &str) -> io::Result<BTreeSet<u32>> {
@@ -119,8 +121,9 @@ fn names_are_read() {
         Case::new(format!(\"hca_t11_{who}\"), \"script.sh\", &[]),
         let trial = Trial::test(\"hca_t12\", run);
         Trial::test(\"hca_t13_programs\", run),
+        both(\"hca_t14_two_ways\", run),
     ";
     let numbers_of = |family| tests(source).flat_map(|name| numbers(&name, family)).collect::<Vec<_>>();
     assert_eq!(numbers_of("cm"), [1, 2, 3, 6, 7, 8]);
-    assert_eq!(numbers_of("hca"), [9, 11, 13]);
+    assert_eq!(numbers_of("hca"), [9, 11, 13, 14]);
 }
