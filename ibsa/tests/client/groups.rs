@@ -86,6 +86,19 @@ async fn sa_t61_members_are_counted_each_way_of_its_own() {
     assert_eq!(left, [(LEAVE, 1), (LEAVE, 1), (LEAVE, 4)]);
 }
 
+/// Who leaves hears of it, though somebody else joins at the same moment: the port stays.
+#[tokio::test(start_paused = true)]
+async fn who_leaves_while_another_joins_has_left() {
+    let fake = Fake::new();
+    let client = fake.client();
+    let first = client.join(group()).or_create(Group::new(1u32)).await.unwrap();
+    let asked = fake.memberships().len();
+    let both = async { tokio::join!(first.leave(), client.join(group())) };
+    let (left, joined) = tokio::time::timeout(20 * SECOND, both).await.unwrap();
+    left.unwrap();
+    assert_eq!((joined.unwrap().mgid(), fake.memberships().len()), (group(), asked));
+}
+
 #[tokio::test(start_paused = true)]
 async fn joins_of_many_at_once_are_one() {
     let fake = Fake::new();

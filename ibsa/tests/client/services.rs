@@ -152,6 +152,18 @@ async fn failed_renewals_are_told_and_tried_again() {
     assert_eq!(held(&fake), 0);
 }
 
+/// Who cancels hears of it, though somebody else registers the same again at the same moment.
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_service_is_registered_again() {
+    let fake = Fake::new();
+    let client = fake.client();
+    let first = client.register(ID, "a").await.unwrap();
+    let both = async { tokio::join!(first.cancel(), client.register(ID, "b")) };
+    let (cancelled, again) = tokio::time::timeout(20 * SECOND, both).await.unwrap();
+    cancelled.unwrap();
+    assert_eq!((again.unwrap().record().service_name.to_string(), held(&fake)), ("b".into(), 1));
+}
+
 #[tokio::test(start_paused = true)]
 async fn dropped_registrations_are_cancelled() {
     let fake = Fake::new();

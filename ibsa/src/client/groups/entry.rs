@@ -86,7 +86,9 @@ pub(in crate::client) struct Attempt {
 pub(in crate::client) struct Outcome {
     /// Who is in the group now; each is counted as a member.
     pub(super) joined: Vec<Joiner>,
-    /// Who is not.
+    /// Who has left, which is no affair of the SA's.
+    pub(super) left: Vec<Reply>,
+    /// Who is not in it.
     pub(super) failed: Vec<(Joiner, QueryError)>,
     /// What members hear.
     pub(super) news: Option<Result<McMemberRecord, QueryError>>,
@@ -151,11 +153,15 @@ impl PortGroup {
 
     pub(super) fn next_step(&mut self, now: Instant) -> Step<Work> {
         self.joining.retain(|joiner| !joiner.joined.is_closed());
-        let held = self.held;
-        if self.joining.iter().any(|joiner| held.contains(joiner.kind)) {
-            return Step::Do(Work::Tell(Outcome { joined: self.admit(held), ..Outcome::default() }));
+        let (held, wanted) = (self.held, self.wanted());
+        // Somebody else wants to be in it that way by now, or the SA has said that nobody is.
+        let at_sa = held | self.unsure;
+        let is_over = |kind| wanted.contains(kind) || !at_sa.contains(kind);
+        let left = self.leaving.extract_if(.., |(kind, _)| is_over(*kind));
+        let left: Vec<_> = left.map(|(_, left)| left).collect();
+        if !left.is_empty() || self.joining.iter().any(|joiner| held.contains(joiner.kind)) {
+            return Step::Do(Work::Tell(Outcome { joined: self.admit(held), left, ..Outcome::default() }));
         }
-        let wanted = self.wanted();
         let of = |set: JoinState| KINDS.into_iter().find(|kind| set.contains(*kind));
         // One that the SA may not have would spoil one that it has, so that each goes alone.
         if let Some(kind) = of(self.held - wanted).or(of(self.unsure - wanted)) {
@@ -206,7 +212,7 @@ impl PortGroup {
             self.renewing = false;
             self.backoff.reset();
         }
-        Outcome { joined, failed: Vec::new(), news: Some(Ok(record)), loud }
+        Outcome { joined, news: Some(Ok(record)), loud, ..Outcome::default() }
     }
 
     /// Whoever wants to be in it in one of these ways is a member.
@@ -256,7 +262,7 @@ impl PortGroup {
             self.rest_until = Some(now + self.backoff.next(rng));
         }
         let loud = self.members[place(kind)] > 0;
-        Outcome { joined: Vec::new(), failed, news: loud.then_some(Err(error)), loud }
+        Outcome { failed, news: loud.then_some(Err(error)), loud, ..Outcome::default() }
     }
 
     /// The SA has confirmed that we left, or does not answer: those who wait for that.

@@ -82,12 +82,15 @@ async fn try_to_join(keeper: &Keeper<PortGroup>, attempt: Attempt) {
 
 /// Without the lock: it wakes tasks, and what nobody takes is given up.
 fn tell(keeper: &Keeper<PortGroup>, outcome: Outcome) {
-    let Outcome { joined, failed, news, loud } = outcome;
+    let Outcome { joined, left, failed, news, loud } = outcome;
     if let Some(news) = news {
         keeper.tell(news, loud);
     }
     for joiner in joined {
         _ = joiner.joined.send(Ok(keeper.hold(joiner.kind))); // who has gone leaves again
+    }
+    for left in left {
+        _ = left.send(Ok(())); // who does not wait for it has asked for it all the same
     }
     for (joiner, error) in failed {
         _ = joiner.joined.send(Err(error)); // who has gone knows it

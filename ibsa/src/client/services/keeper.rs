@@ -117,6 +117,10 @@ impl Entry for Service {
         let Some(wanted) = &self.wanted else {
             return self.at_sa.clone().map_or(Step::End, |rid| Step::Do(Work::Remove(rid)));
         };
+        // Somebody waits until it is removed; afterwards it comes again.
+        if let Some(rid) = self.at_sa.as_ref().filter(|_| !self.cancelling.is_empty()) {
+            return Step::Do(Work::Remove(rid.clone()));
+        }
         match self.due {
             Some(due) if due <= now => Step::Do(Work::Register(self.turn, wanted.clone())),
             due => Step::Rest(due),
