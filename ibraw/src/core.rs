@@ -65,28 +65,22 @@ impl<P: Protocol> Core<P> {
 
     /// Receives some of what there is, waiting for the first.
     pub(crate) async fn fill(&self, batch: &mut Batch<P>, most: usize) -> Result<(), RawError> {
-        // Who finds something each time lets others run now and then.
-        tokio::task::coop::consume_budget().await;
         loop {
+            // Who finds something each time lets others run now and then, be it for this socket or not.
+            tokio::task::coop::consume_budget().await;
             match self.try_fill(batch, most)? {
+                Poll::Ready(()) if batch.is_empty() => {}
                 Poll::Ready(()) => return Ok(()),
                 Poll::Pending => self.or_closed(self.backend.readable()).await?,
             }
         }
     }
 
-    /// Receives some of what there is.
+    /// Receives some of what there is; perhaps none of it is for this socket.
     pub(crate) fn try_fill(&self, batch: &mut Batch<P>, most: usize) -> Result<Poll<()>, RawError> {
         self.check_open()?;
         batch.clear();
-        loop {
-            if self.backend.recv(batch, most)?.is_pending() {
-                return Ok(Poll::Pending);
-            }
-            if !batch.is_empty() {
-                return Ok(Poll::Ready(()));
-            }
-        }
+        self.backend.recv(batch, most)
     }
 
     /// Receives one datagram and gives it to `take`.

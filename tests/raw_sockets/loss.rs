@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use futures::{SinkExt, StreamExt};
+use futures::{FutureExt, SinkExt, StreamExt};
 use ibraw::EtherDest;
 
 use crate::case::{Outcome, Place};
@@ -51,6 +51,18 @@ pub(crate) async fn every_loss_is_counted(net: Place) -> Outcome {
     peer.ask(&flood(1))?;
     told += u64::from(socket.recv().await?.meta.drops_before);
     assert_eq!(told, dropped);
+    if net.has_ring() {
+        // All blocks are full, and there to be read without a wait. Nobody asks for the counters meanwhile.
+        peer.ask(&flood(many))?;
+        let mut lost = many;
+        while let Some(datagram) = tokio::task::unconstrained(socket.recv()).now_or_never() {
+            assert_eq!(datagram?.meta.drops_before, 0);
+            lost -= 1;
+        }
+        peer.ask(&flood(1))?;
+        assert_eq!(socket.recv().await?.meta.drops_before, lost);
+        assert_eq!(socket.stats().rx_dropped, dropped + u64::from(lost));
+    }
     Ok(())
 }
 

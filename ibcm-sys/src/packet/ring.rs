@@ -8,7 +8,7 @@ use std::mem::offset_of;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::options::set;
 use super::{Received, Source, Tag};
@@ -30,6 +30,8 @@ pub struct Ring {
     map: Arc<Map>,
     /// The block that is handed over next.
     next: u32,
+    /// The number of what was taken last from each block: as long as the block has that it is no other than before.
+    taken: Box<[u64]>,
 }
 
 /// The memory.
@@ -37,12 +39,11 @@ pub struct Ring {
 struct Map {
     base: NonNull<u8>,
     block_len: usize,
-    /// Of each block, whether it is lent out: until it comes back its status says nothing new.
-    lent: Box<[AtomicBool]>,
+    blocks: u32,
 }
 
-// SAFETY: the mapping belongs to the value alone and is no thread's. What is shared between threads is the status of blocks,
-// which is read and written as an atomic; the rest of a block is only read, by whom it is lent to.
+// SAFETY: the mapping belongs to the value alone and is no thread's. What threads share is the status of blocks and
+// their numbers, which are read and written as atomics; the rest of a block is only read, by whom it is lent to.
 unsafe impl Send for Map {}
 // SAFETY: as above.
 unsafe impl Sync for Map {}
@@ -50,7 +51,7 @@ unsafe impl Sync for Map {}
 impl Drop for Map {
     fn drop(&mut self) {
         // SAFETY: this is the mapping that `Ring::new` made, with its length; nothing that points into it outlives the map.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.block_len * self.lent.len()) };
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.block_len * self.blocks as usize) };
     }
 }
 
@@ -64,8 +65,17 @@ impl Map {
         unsafe { AtomicU32::from_ptr(self.block(block).add(AT).cast().as_ptr()) }
     }
 
+    /// Which of all that the kernel has filled a block is, counted from 1: written when the kernel begins to fill it.
+    fn number(&self, block: u32) -> &AtomicU64 {
+        const AT: usize =
+            offset_of!(libc::tpacket_block_desc, hdr) + offset_of!(libc::tpacket_hdr_v1, seq_num);
+        const { assert!(AT.is_multiple_of(align_of::<AtomicU64>())) };
+        // SAFETY: as for `status`; it is aligned, too.
+        unsafe { AtomicU64::from_ptr(self.block(block).add(AT).cast().as_ptr()) }
+    }
+
     fn block(&self, block: u32) -> NonNull<u8> {
-        debug_assert!((block as usize) < self.lent.len());
+        debug_assert!(block < self.blocks);
         // SAFETY: every caller has a number of a block, so the sum is inside of the mapping.
         unsafe { self.base.add(block as usize * self.block_len) }
     }
@@ -103,31 +113,33 @@ impl Ring {
             return Err(io::Error::last_os_error());
         }
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let lent = (0..spec.blocks).map(|_| AtomicBool::new(false)).collect();
-        Ok(Self { map: Arc::new(Map { base, block_len: spec.block_len as usize, lent }), next: 0 })
+        let map = Arc::new(Map { base, block_len: spec.block_len as usize, blocks: spec.blocks });
+        Ok(Self { map, next: 0, taken: vec![0; spec.blocks as usize].into() })
     }
 
     /// The next block that the kernel has handed over, if there is one.
     pub fn take(&mut self) -> Option<Block> {
         let index = self.next;
-        if !self.is_ready(index) {
-            return None;
-        }
-        self.map.lent[index as usize].store(true, Ordering::Relaxed);
-        self.next = (index + 1) % self.map.lent.len() as u32;
-        Some(Block { map: self.map.clone(), index })
+        let status = self.handed_over(index)?;
+        self.taken[index as usize] = self.map.number(index).load(Ordering::Relaxed); // it stays until the block has come back
+        self.next = (index + 1) % self.map.blocks;
+        Some(Block { map: self.map.clone(), index, losing: status & libc::TP_STATUS_LOSING != 0 })
     }
 
     /// How many blocks the kernel has handed over that were not taken.
     pub fn waiting(&self) -> usize {
-        let blocks = self.map.lent.len() as u32;
-        (0..blocks).take_while(|n| self.is_ready((self.next + n) % blocks)).count()
+        let blocks = self.map.blocks;
+        (0..blocks).take_while(|n| self.handed_over((self.next + n) % blocks).is_some()).count()
     }
 
-    fn is_ready(&self, block: u32) -> bool {
-        // Who gives a block back first makes it the kernel's, and then says that it is no longer lent.
-        !self.map.lent[block as usize].load(Ordering::Acquire)
-            && self.map.status(block).load(Ordering::Acquire) & libc::TP_STATUS_USER != 0
+    /// The status of a block, if the kernel has handed it over and it was not taken.
+    fn handed_over(&self, block: u32) -> Option<u32> {
+        // In this order: with a new number the status is at least as new as what the kernel found when it began to fill the
+        // block, which was that it had come back.
+        let number = self.map.number(block).load(Ordering::Acquire);
+        let status = self.map.status(block).load(Ordering::Acquire);
+        let is_new = number != self.taken[block as usize] && status & libc::TP_STATUS_USER != 0;
+        is_new.then_some(status)
     }
 }
 
@@ -136,6 +148,7 @@ impl Ring {
 pub struct Block {
     map: Arc<Map>,
     index: u32,
+    losing: bool,
 }
 
 /// A place in a block.
@@ -145,18 +158,29 @@ pub struct Cursor {
     left: u32,
 }
 
+impl Cursor {
+    /// Whether it is behind the last frame.
+    pub const fn is_at_end(&self) -> bool {
+        self.left == 0
+    }
+}
+
 impl Drop for Block {
     fn drop(&mut self) {
         self.map.status(self.index).store(libc::TP_STATUS_KERNEL, Ordering::Release);
-        self.map.lent[self.index as usize].store(false, Ordering::Release);
     }
 }
 
 impl Block {
     fn all(&self) -> &[u8] {
         // SAFETY: the block is inside of the mapping, which lives as long as `self` does. The kernel has handed it over (an
-        // acquiring load of its status told) and writes nothing in it until `self` is dropped; nobody else writes.
+        // acquiring load of its status told) and writes nothing in it until `self` is dropped; nobody else does.
         unsafe { std::slice::from_raw_parts(self.map.block(self.index).as_ptr(), self.map.block_len) }
+    }
+
+    /// Whether frames had been dropped before the kernel handed it over that nobody had asked about by then. Frames do not tell.
+    pub const fn losing(&self) -> bool {
+        self.losing
     }
 
     /// Its first frame.
@@ -169,9 +193,8 @@ impl Block {
         Cursor { at, left: word(head, HEAD + offset_of!(libc::tpacket_hdr_v1, num_pkts)) }
     }
 
-    /// The frame at a place, where its bytes begin in the block, and whether frames had been dropped before it that nobody has
-    /// asked about since; and goes on to the next one. `None` after the last.
-    pub fn frame(&self, cursor: &mut Cursor) -> Option<(Received<'_>, usize, bool)> {
+    /// The frame at a place, and where its bytes begin in the block; and goes on to the next one. `None` after the last.
+    pub fn frame(&self, cursor: &mut Cursor) -> Option<(Received<'_>, usize)> {
         /// Where the address is: behind the header, aligned to 16 bytes.
         const ADDRESS: usize = size_of::<libc::tpacket3_hdr>().next_multiple_of(16);
         const VLAN: usize = offset_of!(libc::tpacket3_hdr, hv1);
@@ -195,7 +218,7 @@ impl Block {
             hop_limit: None,
             traffic_class: None,
         };
-        Some((received, from, status & libc::TP_STATUS_LOSING != 0))
+        Some((received, from))
     }
 
     /// Bytes of the block; none if they are not all in it.

@@ -17,20 +17,23 @@ struct Seen {
     members: AtomicUsize,
 }
 
-/// A link on which leaving takes its time.
+/// A link on which leaving takes its time, and that may be full of frames for others.
 #[derive(Debug, Default)]
-struct SlowToLeave {
+struct Slow {
     counters: Arc<Counters>,
     seen: Arc<Seen>,
+    is_flooded: bool,
+    looks: AtomicUsize,
 }
 
-impl Backend<Ether> for SlowToLeave {
+impl Backend<Ether> for Slow {
     fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
 
     fn recv(&self, _: &mut Batch<Ether>, _: usize) -> Result<Poll<()>, RawError> {
-        Ok(Poll::Pending)
+        assert!(self.looks.fetch_add(1, Ordering::SeqCst) < 10_000, "nobody else has a turn");
+        Ok(if self.is_flooded { Poll::Ready(()) } else { Poll::Pending })
     }
 
     fn readable(&self) -> Wait<'_> {
@@ -81,7 +84,7 @@ async fn raw_t18_who_joins_while_the_last_one_leaves_is_a_member() {
     let net = ibsoft::sim::Subnet::star(["ann", "bob"]).await.expect("a subnet");
     let link: Link = net.device("ann").into();
     let seen: Arc<Seen> = Arc::default();
-    let backend = Box::new(SlowToLeave { seen: seen.clone(), ..SlowToLeave::default() });
+    let backend = Box::new(Slow { seen: seen.clone(), ..Slow::default() });
     let core = Core::<Ether>::new(backend, link, OnTruncate::Deliver, Duration::ZERO);
     let group = Group::link([0x33, 0x33, 0, 0, 0, 1]).expect("a group");
     core.join(&group).await.expect("joined");
@@ -96,4 +99,25 @@ async fn raw_t18_who_joins_while_the_last_one_leaves_is_a_member() {
     leaving.join().expect("no panic").expect("left");
     assert_eq!(seen.members.load(Ordering::SeqCst), 1);
     assert!(core.leave(&group).is_ok());
+}
+
+/// However much comes for others, the task gives its turn away.
+#[cfg(feature = "soft")]
+#[tokio::test(start_paused = true)]
+async fn frames_for_others_do_not_keep_a_thread() {
+    let net = ibsoft::sim::Subnet::star(["ann", "bob"]).await.expect("a subnet");
+    let link: Link = net.device("ann").into();
+    let backend = Box::new(Slow { is_flooded: true, ..Slow::default() });
+    let core = Core::<Ether>::new(backend, link, OnTruncate::Deliver, Duration::ZERO);
+    let mut stream = crate::Datagrams::new(core.clone());
+    tokio::select! {
+        biased;
+        received = core.recv() => panic!("{received:?}"),
+        () = tokio::task::yield_now() => {}
+    }
+    tokio::select! {
+        biased;
+        item = std::future::poll_fn(|cx| stream.poll_item(cx)) => panic!("{item:?}"),
+        () = tokio::task::yield_now() => {}
+    }
 }

@@ -34,7 +34,7 @@ struct State {
 }
 
 impl State {
-    /// Asks for the drops since the last time. The blocks that wait came before them, unless their frames say otherwise.
+    /// Asks for the drops since the last time. The blocks that wait came before them, unless they say otherwise.
     fn count_drops(&mut self, queue: &Queue, counters: &Counters) {
         let Ok((drops, full)) = packet::ring_losses(queue.fd().as_fd()) else { return };
         add(&counters.rx_dropped, drops as usize);
@@ -50,7 +50,7 @@ impl State {
         let block = Arc::new(self.blocks.take()?);
         let cursor = block.first();
         // Drops end where a block begins: the kernel drops as long as it has none.
-        if let Some((_, _, true)) = block.frame(&mut cursor.clone()) {
+        if block.losing() {
             self.blocks_until = Some(0);
             self.count_drops(queue, counters);
         }
@@ -99,7 +99,7 @@ impl Ring {
             let Some((block, cursor)) = &mut state.open else { continue };
             let mut seen = 0;
             while seen < most {
-                let Some((mut frame, at, _)) = block.frame(cursor) else { break };
+                let Some((mut frame, at)) = block.frame(cursor) else { break };
                 seen += 1;
                 frame.drops = Some(before);
                 if let Some((begin, len, meta)) = take(&frame) {
@@ -107,7 +107,8 @@ impl Ring {
                 }
             }
             let block = (!batch.is_empty()).then(|| block.clone());
-            if seen < most {
+            // At once: the kernel has little room in a ring of few blocks.
+            if seen < most || cursor.is_at_end() {
                 state.open = None;
             }
             if seen > 0 {

@@ -202,7 +202,7 @@ impl<P: OnSubnet> Backend<P> for SubnetSocket<P> {
     fn note_drops(&self) {
         self.queue.note_drops(&self.counters);
         let not_member = self.queue.not_member() + self.strangers.load(Ordering::Relaxed);
-        self.counters.rx_not_member.store(not_member, Ordering::Relaxed);
+        self.counters.rx_not_member.fetch_max(not_member, Ordering::Relaxed); // a device that is gone says 0
     }
 
     fn room(&self, _most: usize) -> Batch<P> {
