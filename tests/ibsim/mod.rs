@@ -47,7 +47,7 @@ pub struct Fabric {
     /// The node where OpenSM runs.
     host: String,
     folder: PathBuf,
-    ibsim: Ended,
+    ibsim: Mutex<Ended>,
     opensm: Mutex<Option<Ended>>,
 }
 
@@ -55,10 +55,16 @@ pub struct Fabric {
 #[derive(Debug)]
 struct Ended(Child);
 
-impl Drop for Ended {
-    fn drop(&mut self) {
+impl Ended {
+    fn end(&mut self) {
         _ = self.0.kill(); // by its own id; it may have ended
         _ = self.0.wait();
+    }
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -80,7 +86,7 @@ impl Fabric {
         command.arg("-s").arg(net).env("IBSIM_SOCKNAME", &base);
         // Its console is its standard input: kept open, so that links can be taken down.
         let ibsim = Self::spawn(command.stdin(Stdio::piped()), &folder.join("ibsim.log"))?;
-        Ok(Self { base, host: host.into(), folder, ibsim, opensm: Mutex::new(None) })
+        Ok(Self { base, host: host.into(), folder, ibsim: Mutex::new(ibsim), opensm: Mutex::new(None) })
     }
 
     /// The name of a node as ibcm opens it needs this in IBSIM_SOCKNAME.
@@ -110,9 +116,16 @@ impl Fabric {
         drop(self.opensm.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
+    /// Ends both, for a subnet that is never dropped: ibsim does not end with its console.
+    pub fn end(&self) {
+        self.stop_opensm();
+        self.ibsim.lock().unwrap_or_else(PoisonError::into_inner).end();
+    }
+
     /// Types a line into ibsim's console.
     pub fn console(&mut self, line: &str) -> io::Result<()> {
-        let input = self.ibsim.0.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        let ibsim = self.ibsim.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let input = ibsim.0.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
         writeln!(input, "{line}")?;
         input.flush()
     }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -39,10 +39,15 @@ const EXAMPLES: &str = "/usr/share/doc/ibsim-utils/net-examples";
 type Outcome = Result<(), Failed>;
 
 /// The subnet that all queries share.
-static FABRIC: LazyLock<Result<Fabric, String>> = LazyLock::new(|| {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("opensm");
-    Fabric::start(&folder).map_err(|error| error.to_string())
-});
+static FABRIC: OnceLock<Result<Fabric, String>> = OnceLock::new();
+
+fn fabric() -> Result<&'static Fabric, Failed> {
+    let start = || {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("opensm");
+        Fabric::start(&folder).map_err(|error| error.to_string())
+    };
+    Ok(FABRIC.get_or_init(start).as_ref()?)
+}
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
@@ -78,7 +83,12 @@ fn main() -> ExitCode {
         both(Net::Made("ring", nets::ring), "Hca2", 2),
     ];
     let trials = trials.into_iter().map(|trial| trial.with_ignored_flag(left_out)).collect();
-    libtest_mimic::run(&arguments, trials).exit_code()
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    // What is static is never dropped.
+    if let Some(Ok(fabric)) = FABRIC.get() {
+        fabric.end();
+    }
+    conclusion.exit_code()
 }
 
 /// A case with a client at node B.
@@ -87,7 +97,7 @@ where
     F: Future<Output = Outcome>,
 {
     Trial::test(name, move || {
-        let fabric = FABRIC.as_ref()?;
+        let fabric = fabric()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let client = client(fabric, "B").await?;
