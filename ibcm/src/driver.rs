@@ -39,7 +39,6 @@ const TRANSMIT_QUEUE: usize = 128;
 /// never makes a slow device call.
 #[derive(Debug)]
 pub(crate) struct Driver {
-    shared: Arc<Shared>,
     device: Arc<dyn Device>,
     gone: bool,
     /// Other tasks had their turn since the last command.
@@ -52,6 +51,8 @@ pub(crate) struct Driver {
     received: Vec<ReceivedMad>,
     routed: Routed,
     capture: Option<MadCapture>,
+    /// Dropped last: while the device is held here, it is known whose HCA closes.
+    shared: Arc<Shared>,
 }
 
 /// The CM agent of one port.
@@ -106,7 +107,6 @@ impl Driver {
         let ports = agents.into_iter().map(port).collect();
         let sleep = Box::pin(tokio::time::sleep_until(now().into()));
         Self {
-            shared,
             device,
             gone: false,
             yielded: false,
@@ -117,6 +117,7 @@ impl Driver {
             received: Vec::new(),
             routed: Routed::default(),
             capture,
+            shared,
         }
     }
 

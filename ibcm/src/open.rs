@@ -12,7 +12,7 @@ use pin_project::pin_project;
 use rand::rngs::{ChaCha8Rng, SysRng};
 use rand::{RngExt, SeedableRng, TryRng};
 
-use crate::closing;
+use crate::closing::Patience;
 use crate::default_device;
 use crate::device_spec::{DeviceSpec, Kind};
 #[cfg(not(feature = "verbs"))]
@@ -109,11 +109,12 @@ impl OpenConfig {
 pub(crate) async fn open(kind: Kind, options: Options) -> Result<Hca, OpenError> {
     let runtime = tokio::runtime::Handle::try_current().map_err(|_| OpenError::NoRuntime)?;
     let name = kind.to_string().into_boxed_str();
-    let opened = match open_device(&kind, &options).await {
-        Err(OpenError::Device { source: DeviceError::InUse { .. }, .. }) if closing::wait(&name).await => {
-            open_device(&kind, &options).await?
+    let patience = Patience::with(&name);
+    let opened = loop {
+        match open_device(&kind, &options).await {
+            Err(OpenError::Device { source: DeviceError::InUse { .. }, .. }) if patience.rest().await => {}
+            opened => break opened?,
         }
-        opened => opened?,
     };
     start(opened, options, runtime).await.map_err(|source| OpenError::Device { device: name, source })
 }
@@ -190,10 +191,13 @@ async fn start(
     for port in &ports {
         local.push(local_port(device.read_port(*port).await?));
     }
-    let mut agents = open_agents(&*device, &ports);
-    if matches!(agents, Err(DeviceError::InUse { .. })) && closing::wait(&device.attr().name).await {
-        agents = open_agents(&*device, &ports);
-    }
+    let patience = Patience::with(&device.attr().name);
+    let agents = loop {
+        match open_agents(&*device, &ports) {
+            Err(DeviceError::InUse { .. }) if patience.rest().await => {}
+            agents => break agents,
+        }
+    };
     let agents = match agents {
         // What needs no connection manager is left.
         Err(error @ DeviceError::InUse { .. }) => {

@@ -59,7 +59,8 @@ impl Verbs<'_> {
     /// Dropped, nothing is left behind.
     pub async fn create_rc_qp(&self) -> Result<RcQp, Error> {
         let device = self.hca.shared().device()?;
-        let max = device.attr().max_qp_wr;
+        // Both directions complete on one queue.
+        let max = device.attr().max_qp_wr.min(device.attr().max_cqe / 2);
         let depth = self.depth.unwrap_or(DEPTH.min(max));
         Invalid::at_most("depth", depth, max)?;
         if depth == 0 {

@@ -105,11 +105,11 @@ async fn a_device_that_was_given() -> Result {
 }
 
 /// The last handle is dropped, and the same device is opened again at once: by its name, as one that was given, and after a
-/// connection, whose TimeWait is waited for.
-#[tokio::test]
+/// connection, whose TimeWait is waited for. What closes does so on another thread.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_hca_makes_room_for_the_next() -> Result {
     let device = SoftDevice::bind(UdpConfig::new([address(7, 1).into()]))?;
-    for _ in 0..5 {
+    for _ in 0..50 {
         let given = Hca::open(device.clone()).await?;
         let named = open(8).await?;
         drop((Listener::bind(SID).device(&given).await?, given));
@@ -128,6 +128,21 @@ async fn a_dropped_hca_whose_connections_rest_is_waited_for() -> Result {
     Listener::bind(SID).device(&server).await?;
     drop(server);
     net.quiet().await?;
+    Ok(())
+}
+
+/// A device of another subnet has the same name, and its HCA stays.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_hca_is_waited_for_whatever_others_of_its_name_do() -> Result {
+    let (others, net) = (Net::new(4).await?, Net::new(5).await?);
+    let _kept = others.pair().await?;
+    let Net { net: _others, client, server } = others;
+    drop((client, server));
+    drop(net.pair().await?);
+    let Net { net, client, server } = net;
+    drop((client, server));
+    let server = Hca::open(net.device("server")).await?;
+    Listener::bind(SID).device(&server).await?;
     Ok(())
 }
 
