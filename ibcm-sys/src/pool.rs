@@ -93,6 +93,14 @@ impl Pool {
             // As in a thread of its own, a panic is told and ends nothing else.
             let _: Result<(), Box<dyn Any + Send>> = catch_unwind(AssertUnwindSafe(work));
         });
+        // Nobody waits for it, so that somebody has to lose patience in its place. Those behind it are taken by the same thread.
+        if self.calls().queue.len() == 1 {
+            let pool = self.clone();
+            drop(self.runtime.spawn(async move {
+                tokio::time::sleep(PATIENCE).await;
+                pool.add_thread(|calls| !calls.queue.is_empty());
+            }));
+        }
     }
 
     fn push(&self, call: impl FnOnce() + Send + 'static) {
@@ -286,6 +294,22 @@ mod tests {
         busy.await.unwrap();
         pool.run("test", || Ok(())).await.unwrap();
         assert_eq!(made.load(Ordering::SeqCst), 0);
+    }
+
+    #[tokio::test]
+    async fn what_is_dropped_does_not_wait_for_a_stuck_call() {
+        let pool = Pool::new().unwrap();
+        let (end, wait) = mpsc::channel::<()>();
+        let stuck = call(&pool, move || wait.recv().unwrap());
+        while lock(&pool.calls).threads == 0 || !lock(&pool.calls).queue.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let (tell, told) = oneshot::channel();
+        pool.later(move || tell.send(()).unwrap());
+        let told = tokio::time::timeout(Duration::from_secs(20), told).await;
+        end.send(()).unwrap();
+        stuck.await.unwrap();
+        told.unwrap().unwrap();
     }
 
     #[tokio::test]
