@@ -11,6 +11,9 @@ use crate::sync::lock;
 /// How long an HCA is waited for whose last handle was dropped: longer than a TimeWait by the defaults over RoCE, 0.7 s.
 const LONGEST: Duration = Duration::from_secs(2);
 
+/// How long the system may hold what was an HCA's.
+const AFTER: Duration = Duration::from_millis(50);
+
 /// From one attempt to the next.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -26,22 +29,35 @@ pub(crate) fn note(shared: &Arc<Shared>) {
 
 /// The patience of who opens a device that is in use: none, if no HCA of a device with this name closes.
 ///
-/// Nobody tells when it is free: another subnet may have one of the same name, and sockets are closed a little after their HCA. So
-/// it is tried again.
-pub(crate) struct Patience(Option<Instant>);
+/// It is tried again until the device is free, which nobody tells: a device of another subnet may have the same name, and sockets
+/// are closed a little after their HCA.
+pub(crate) struct Patience {
+    closing: Vec<Weak<Shared>>,
+    until: Option<Instant>,
+}
 
 impl Patience {
     /// To be asked for before the device is: what closes later is known now.
     pub(crate) fn with(device: &str) -> Self {
         // The last hold on one may be ours, and is not let go behind the lock.
         let known: Vec<_> = lock(&CLOSING).iter().filter_map(Weak::upgrade).collect();
-        let closes = known.iter().any(|hca| hca.name == device);
-        Self(closes.then(|| Instant::now() + LONGEST))
+        let of_device = known.iter().filter(|hca| hca.name == device);
+        let closing: Vec<_> = of_device.map(Arc::downgrade).collect();
+        let until = (!closing.is_empty()).then(|| Instant::now() + LONGEST);
+        Self { closing, until }
     }
 
     /// Waits until the next attempt; false if there shall be none.
-    pub(crate) async fn rest(&self) -> bool {
-        let goes_on = self.0.is_some_and(|until| Instant::now() < until);
+    pub(crate) async fn rest(&mut self) -> bool {
+        let Some(until) = &mut self.until else { return false };
+        let now = Instant::now();
+        if !self.closing.is_empty() {
+            self.closing.retain(|hca| hca.upgrade().is_some_and(|hca| !hca.engine().device_closed));
+            if self.closing.is_empty() {
+                *until = (*until).min(now + AFTER);
+            }
+        }
+        let goes_on = now < *until;
         if goes_on {
             sleep(PAUSE).await;
         }

@@ -109,7 +109,7 @@ impl OpenConfig {
 pub(crate) async fn open(kind: Kind, options: Options) -> Result<Hca, OpenError> {
     let runtime = tokio::runtime::Handle::try_current().map_err(|_| OpenError::NoRuntime)?;
     let name = kind.to_string().into_boxed_str();
-    let patience = Patience::with(&name);
+    let mut patience = Patience::with(&name);
     let opened = loop {
         match open_device(&kind, &options).await {
             Err(OpenError::Device { source: DeviceError::InUse { .. }, .. }) if patience.rest().await => {}
@@ -191,7 +191,7 @@ async fn start(
     for port in &ports {
         local.push(local_port(device.read_port(*port).await?));
     }
-    let patience = Patience::with(&device.attr().name);
+    let mut patience = Patience::with(&device.attr().name);
     let agents = loop {
         match open_agents(&*device, &ports) {
             Err(DeviceError::InUse { .. }) if patience.rest().await => {}

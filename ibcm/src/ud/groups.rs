@@ -139,6 +139,9 @@ async fn keep(queue: Weak<Queue>, mut membership: Membership, mut leaving: onesh
 async fn moved(queue: &Queue, record: McMemberRecord) {
     let _turn = queue.groups.turn.lock().await;
     let (mgid, now) = (record.mgid, record.mlid);
+    if let Err(error) = check(queue, &record) {
+        tracing::warn!(%mgid, %error, "a group that was joined again is not heard");
+    }
     let before = match lock(&queue.groups.joined).get_mut(&mgid) {
         Some(joined) => std::mem::replace(&mut joined.record, record).mlid,
         None => return, // it is being left
