@@ -48,10 +48,11 @@ impl Fabric {
         self.set_timer(Owner::Manager(node), Some(now));
     }
 
-    /// Starts a manager on a switch, in the place of the one that is there.
+    /// Starts a manager on a switch, in the place of the one that is there. P_Keys are those that are ordered now.
     pub(super) fn start_manager(&mut self, now: Instant, node: usize, config: SmConfig) {
         self.started += 1;
-        let mut manager = SubnetManager::new(SmConfig { last_tid: self.started << TIDS, ..config });
+        let SmConfig { p_keys, .. } = self.sm_config(config.guid);
+        let mut manager = SubnetManager::new(SmConfig { last_tid: self.started << TIDS, p_keys, ..config });
         manager.sa_mut().set_mode(self.sa_mode);
         self.attach(now, node, Box::new(manager));
     }

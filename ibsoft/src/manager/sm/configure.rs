@@ -80,7 +80,9 @@ impl SubnetManager {
         for (at, found) in found {
             let Some(port) = topology.port(at) else { continue };
             let before = self.sa.topology().at_guid(port.guid()).and_then(|at| self.sa.topology().port(at));
-            let p_keys = before.map_or(0, |before| before.p_keys.len()).max(port.p_keys.len());
+            // What a predecessor has written goes, too, however much that was.
+            let all = usize::from(topology.nodes[at.node].info.partition_cap);
+            let p_keys = before.map_or(all, |before| before.p_keys.len()).max(port.p_keys.len());
             // A port that was not there before may have registered what subnet administration has forgotten.
             let asks = (self.reregister || before.is_none())
                 && self.config.stays
@@ -137,7 +139,7 @@ impl SubnetManager {
         self.ask(Method::SET, attribute::PORT_INFO, modifier, &path, &info.to_bytes(), Purpose::Write);
     }
 
-    /// Writes the P_Keys of a port, and nothing behind them where there were `before`.
+    /// Writes the P_Keys of a port, and nothing behind them where there may have been `before`.
     fn write_p_keys(&mut self, at: PortAt, p_keys: &[PKey], before: usize) {
         let Some(path) = self.paths.get(&at).cloned() else { return };
         for block in 0..before.div_ceil(P_KEY_BLOCK) {

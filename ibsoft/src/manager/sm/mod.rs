@@ -381,9 +381,9 @@ impl SubnetManager {
         self.sa.report(now, &notice, about.unwrap_or_default());
     }
 
-    /// Asks for a sweep through the whole subnet.
+    /// Asks for a sweep through the whole subnet. A standby leaves that to its master.
     pub fn request_sweep(&mut self) {
-        self.is_stale = true;
+        self.is_stale |= self.state != SmState::STANDBY;
     }
 
     /// The P_Keys of a port with this GUID from the next sweep on, which this asks for.

@@ -159,6 +159,44 @@ async fn whatever_happens_tables_end_as_the_manager_wants_them() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_sweep_does_not_wait_for_a_standby() {
+    let net = Subnet::builder().switch("s").switch("t").link("s", "t").managed().await.unwrap();
+    net.sm("t").start(0);
+    net.sweep().await.unwrap();
+    assert_eq!(["s", "t"].map(|name| net.sm(name).state()), [Some(SmState::MASTER), Some(SmState::STANDBY)]);
+    let start = tokio::time::Instant::now();
+    net.sweep().await.unwrap();
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn p_keys_that_are_taken_back_are_gone() {
+    let many: Vec<_> = (0..40).map(|n| PKey(0x8001 + n)).collect();
+    let one = [PKey::DEFAULT];
+    let of_a = |net: &Subnet| net.0.wires.fabric().nodes[0].port(1).unwrap().tables(1).pkeys;
+    let net = Subnet::star(["a"]).await.unwrap();
+    for keys in [&many[..], &one] {
+        net.set_p_keys("a", keys);
+        assert_eq!(of_a(&net), keys);
+    }
+    let net = Subnet::star(["a"]).managed().await.unwrap();
+    net.set_p_keys("a", &many);
+    net.sweep().await.unwrap();
+    assert_eq!(of_a(&net), many);
+    // Another manager does not know of them, but of what was ordered while there was none.
+    net.sm("switch 1").kill();
+    net.set_p_keys("a", &one);
+    net.sm("switch 1").start(0);
+    net.sweep().await.unwrap();
+    assert_eq!(of_a(&net), one);
+    net.remove_switch("switch 1");
+    net.set_p_keys("a", &many);
+    net.put_switch_back("switch 1");
+    net.sweep().await.unwrap();
+    assert_eq!(of_a(&net), many);
+}
+
+#[tokio::test(start_paused = true)]
 async fn lanes_are_those_of_the_configuration() {
     let weight = |vl, weight| VlWeight { vl, weight };
     let (low, high) = (vec![weight(0, 4), weight(1, 8)], vec![weight(2, 255)]);
