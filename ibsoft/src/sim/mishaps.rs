@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use rand::rngs::ChaCha8Rng;
@@ -149,6 +150,7 @@ const fn whole(node: usize) -> PortId {
 impl Inner {
     /// Does what is due.
     pub(super) fn mishaps(&self, now: Instant) {
+        let _turn = self.mishap.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let deed = self.wires.fabric().next_deed(now);
             match deed {
@@ -218,6 +220,7 @@ impl Faults {
 
     /// Ends what is going on, and lets nothing happen any more.
     pub(super) fn end_mishaps(&self) {
+        let _turn = self.0.0.mishap.lock().unwrap_or_else(PoisonError::into_inner);
         let now = tokio::time::Instant::now().into_std();
         let ends: Vec<Deed> = {
             let mut fabric = self.0.0.wires.fabric();

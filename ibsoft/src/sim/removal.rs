@@ -55,18 +55,18 @@ impl Inner {
     }
 
     pub(super) fn put_back(&self, now: Instant, node: usize) {
-        let config = self.change(now, |fabric, now| {
+        // What happens to the HCA from now on the new device has to learn: it is there before the fabric is let go.
+        let old = self.change(now, |fabric, now| {
             let is_new = fabric.put_back(now, node) && node < self.hcas();
             fabric.configure_at_once(now);
-            is_new.then(|| engine_config(&fabric.nodes[node], self.draw()))
+            is_new.then(|| {
+                let engine = Engine::new(engine_config(&fabric.nodes[node], self.draw()));
+                let link = SimLink::new(self.wires.clone(), node, self.draw());
+                let device = SoftDevice::new(Arc::new(Core::new(engine, Box::new(link), now)));
+                self.replace_device(node, device)
+            })
         });
-        if let Some(config) = config {
-            let link = SimLink::new(self.wires.clone(), node, self.draw());
-            self.set_device(
-                node,
-                SoftDevice::new(Arc::new(Core::new(Engine::new(config), Box::new(link), now))),
-            );
-        }
+        drop(old);
     }
 }
 

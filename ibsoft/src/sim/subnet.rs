@@ -39,12 +39,14 @@ pub(super) struct Inner {
     devices: Vec<Mutex<SoftDevice>>,
     /// For the devices that come back.
     seeds: Mutex<ChaCha8Rng>,
+    /// Held while something happens by chance, or is ended: no end comes before its beginning.
+    pub mishap: Mutex<()>,
 }
 
 impl Inner {
     pub(super) fn new(seed: u64, wires: Arc<Wires>, devices: Vec<SoftDevice>, seeds: ChaCha8Rng) -> Self {
         let devices = devices.into_iter().map(Mutex::new).collect();
-        Self { seed, wires, devices, seeds: Mutex::new(seeds) }
+        Self { seed, wires, devices, seeds: Mutex::new(seeds), mishap: Mutex::default() }
     }
 
     pub(super) fn device(&self, hca: usize) -> SoftDevice {
@@ -63,8 +65,10 @@ impl Inner {
         self.seeds.lock().unwrap_or_else(PoisonError::into_inner).random()
     }
 
-    pub(super) fn set_device(&self, hca: usize, device: SoftDevice) {
-        *self.devices[hca].lock().unwrap_or_else(PoisonError::into_inner) = device;
+    /// Puts another device in the place of one, which is returned.
+    pub(super) fn replace_device(&self, hca: usize, device: SoftDevice) -> SoftDevice {
+        let mut there = self.devices[hca].lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *there, device)
     }
 
     pub(super) fn devices(&self) -> impl Iterator<Item = SoftDevice> {
