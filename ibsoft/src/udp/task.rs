@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::time::{Sleep, sleep_until};
 
-use super::backoff::{Backoff, GIVE_UP, Verdict};
+use super::backoff::{GIVE_UP, Verdict};
 use super::intake::now;
 use super::link::{Io, Rest};
 use super::socket::RoceSocket;
@@ -34,6 +34,7 @@ pub(super) fn run(core: Weak<Core>, io: Arc<Io>, open: watch::Sender<()>) -> imp
         next_socket: 0,
         looks: 0,
         sleep: None,
+        resting: None,
         linger: None,
         sockets: io.sockets(),
         io,
@@ -56,6 +57,8 @@ struct Task {
     /// How often the rest of a message is still looked for.
     looks: u32,
     sleep: Option<Pin<Box<Sleep>>>,
+    /// When the first of the sockets that were left alone in this turn is to be tried again.
+    resting: Option<Instant>,
     /// How long what is left may wait for room.
     linger: Option<Instant>,
     /// The sender's, which goes first. Held only while the task runs.
@@ -106,6 +109,7 @@ impl Task {
         let mut budget = BUDGET;
         while budget > 0 {
             let mut progress = false;
+            self.resting = None;
             for _ in 0..sockets.len() {
                 let socket = self.next_socket;
                 self.next_socket = (socket + 1) % sockets.len();
@@ -149,8 +153,14 @@ impl Task {
         socket: usize,
     ) -> io::Result<Received> {
         let from = &sockets[socket];
-        if self.io.receiver().backoffs[socket].rests(now) {
-            return Ok(Received::Nothing);
+        {
+            let mut receiver = self.io.receiver();
+            let backoff = &mut receiver.backoffs[socket];
+            if backoff.rests(now) {
+                // Nobody says when it can be read: this is looked at again even if somebody else has read it by then.
+                self.resting = self.resting.into_iter().chain(backoff.until()).min();
+                return Ok(Received::Nothing);
+            }
         }
         match from.socket.poll_recv_ready(cx) {
             Poll::Ready(ready) => ready?,
@@ -186,7 +196,11 @@ impl Task {
                 tracing::debug!(local = %from.local, %error, ?verdict, "receiving failed");
                 match verdict {
                     Verdict::Again => Received::Some(0),
-                    Verdict::Rest => Received::Nothing,
+                    Verdict::Rest => {
+                        let until = receiver.backoffs[socket].until();
+                        self.resting = self.resting.into_iter().chain(until).min();
+                        Received::Nothing
+                    }
                     Verdict::GiveUp => {
                         receiver.counters.failed_sockets += 1;
                         tracing::error!(local = %from.local, %error, tried = ?GIVE_UP, "receiving fails: the device is gone");
@@ -215,8 +229,7 @@ impl Task {
         if has_room {
             self.io.signals().unblock();
         }
-        let rests = self.io.receiver().backoffs.iter().filter_map(Backoff::until).min();
-        let next = rests.into_iter().chain(alarm).min();
+        let next = self.resting.into_iter().chain(alarm).min();
         let is_due = next.is_some_and(|next| self.poll_sleep(cx, next).is_ready());
         if is_due {
             self.io.signals().alarm = None;
