@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use futures::{FutureExt, SinkExt, StreamExt};
+use futures::{SinkExt, StreamExt};
 use ibraw::EtherDest;
 
 use crate::case::{Outcome, Place};
@@ -36,7 +36,8 @@ pub(crate) async fn every_loss_is_counted(net: Place) -> Outcome {
             let datagram = socket.recv().await?;
             taken += 1;
             told += u64::from(datagram.meta.drops_before);
-            if round == 0 {
+            // On a busy machine the kernel drops a few frames between two blocks of a ring.
+            if round == 0 && !net.has_ring() {
                 assert_eq!((number(&datagram.data), datagram.meta.drops_before), (expected, 0));
                 expected += 1;
             }
@@ -51,18 +52,20 @@ pub(crate) async fn every_loss_is_counted(net: Place) -> Outcome {
     peer.ask(&flood(1))?;
     told += u64::from(socket.recv().await?.meta.drops_before);
     assert_eq!(told, dropped);
-    if net.has_ring() {
-        // All blocks are full, and there to be read without a wait. Nobody asks for the counters meanwhile.
-        peer.ask(&flood(many))?;
-        let mut lost = many;
-        while let Some(datagram) = tokio::task::unconstrained(socket.recv()).now_or_never() {
-            assert_eq!(datagram?.meta.drops_before, 0);
-            lost -= 1;
+    // Nor need anybody ask for the counters: where nothing more comes, one more frame tells.
+    peer.ask(&flood(many))?;
+    let (mut sent, mut taken, mut told) = (many, 0, 0);
+    while taken + told < sent {
+        match tokio::time::timeout(Duration::from_millis(20), socket.recv()).await {
+            Ok(datagram) => (taken, told) = (taken + 1, told + datagram?.meta.drops_before),
+            Err(_) => {
+                peer.ask(&flood(1))?;
+                sent += 1;
+            }
         }
-        peer.ask(&flood(1))?;
-        assert_eq!(socket.recv().await?.meta.drops_before, lost);
-        assert_eq!(socket.stats().rx_dropped, dropped + u64::from(lost));
     }
+    assert!(told > 0);
+    assert_eq!(socket.stats().rx_dropped, dropped + u64::from(told));
     Ok(())
 }
 
