@@ -19,6 +19,7 @@ else
   wait $ours
   says theirs right
   kill $!
+  if [[ $wire == good ]] && grep unacknowledged ours; then exit 1; fi
 fi
 grep -x right ours
 if [[ $wire == bad ]]; then packets_were_lost; fi

@@ -13,7 +13,7 @@ use ibdev::{
 use ibsa::Config;
 use ibsa::mad::{RmppType, SaHeader};
 use ibsa::proto::client::{Client, Event, Request};
-use ibsa::proto::rmpp::{RmppConfig, Sender, Sent};
+use ibsa::proto::rmpp::{RmppConfig, RmppError, Sender, Sent};
 use ibsa::record::{NodeRecord, Template};
 use ibsoft::{SoftDevice, UdpConfig};
 use ibwire::mad::{MadStatus, Method, MgmtClass};
@@ -180,13 +180,25 @@ async fn answers(wire: &mut Wire, count: usize) -> Result<(), Error> {
     let mut known = BTreeSet::new();
     println!("listening");
     while known.len() < count || !senders.is_empty() {
-        for (to, sender) in senders.values_mut() {
-            if let Sent::Failed(error, _) = sender.handle_timeout(now()) {
-                return Err(error.into());
+        let mut unacknowledged = Vec::new();
+        for (tid, (to, sender)) in &mut senders {
+            match sender.handle_timeout(now()) {
+                // The kernel acknowledges the end of a table once. If that is lost it has the table, and we are not told.
+                Sent::Failed(RmppError::Unacknowledged { segment }, _) if segment == sender.segments() => {
+                    println!("unacknowledged");
+                    unacknowledged.push(*tid);
+                    continue;
+                }
+                Sent::Failed(error, _) => return Err(error.into()),
+                Sent::Going | Sent::Done => {}
             }
             while let Some(mad) = sender.poll_transmit(now()) {
                 wire.outbox.push_back(OutgoingMad { to: *to, mad });
             }
+        }
+        senders.retain(|tid, _| !unacknowledged.contains(tid));
+        if known.len() == count && senders.is_empty() {
+            break;
         }
         let until = senders.values().filter_map(|(_, sender)| sender.poll_timeout()).min();
         for received in wire.turn(until).await? {

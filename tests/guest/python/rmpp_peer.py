@@ -128,7 +128,7 @@ def asks(ip, segments):
         check(f"table of {count} segments", data_of(mad), pattern(length))
         print("table of segments:", count, flush=True)
     print("right", flush=True)
-    # The last acknowledgement may be lost: as long as the agent is there, the kernel gives it again. Until this is ended.
+    # What is under way belongs to the agent. Until this is ended.
     select.select([], [], [])
 
 
