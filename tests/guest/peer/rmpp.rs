@@ -183,7 +183,7 @@ async fn answers(wire: &mut Wire, count: usize) -> Result<(), Error> {
         let mut unacknowledged = Vec::new();
         for (tid, (to, sender)) in &mut senders {
             match sender.handle_timeout(now()) {
-                // The kernel acknowledges the end of a table once. If that is lost it has the table, and we are not told.
+                // Seen on the wire: when the ACK of its end is lost the kernel has the table and answers none of the copies.
                 Sent::Failed(RmppError::Unacknowledged { segment }, _) if segment == sender.segments() => {
                     println!("unacknowledged");
                     unacknowledged.push(*tid);
