@@ -150,9 +150,10 @@ pub struct MulticastTree {
 
 impl MulticastTree {
     /// A tree without loops that reaches all of these end ports: from the switch that is nearest to all of them along shortest
-    /// ways, of equal ones the first. Ports of members that only send have a way into the tree and none out of it.
+    /// ways, of equal ones the first. Ports of members that only send have a way into the tree and none out of it. Those that are
+    /// not in the topology are left out.
     pub fn new(topology: &Topology, routing: &Routing, receivers: &[PortAt], senders: &[PortAt]) -> Self {
-        let leaf = |at: &PortAt| match topology.nodes[at.node].is_switch() {
+        let leaf = |at: &PortAt| match topology.nodes.get(at.node)?.is_switch() {
             true => Some(PortAt { node: at.node, port: 0 }),
             false => topology.port(*at).and_then(|port| port.peer),
         };

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ibsa::record::{NodeInfo, NodeType, PortInfo, PortState, SwitchInfo, Text, VlWeight};
+use ibsa::record::{NodeInfo, NodeType, PortCapabilities, PortInfo, PortState, SwitchInfo, Text, VlWeight};
 use ibwire::{Gid, Guid, Lid, PKey, Rate};
 
 /// A node by its number in [`Topology::nodes`].
@@ -105,6 +105,12 @@ impl Node {
     /// Whether it is a switch.
     pub fn is_switch(&self) -> bool {
         self.info.node_type == NodeType::SWITCH
+    }
+
+    /// Whether it is a switch whose SwitchInfo says where its multicast table ends.
+    pub fn has_multicast_top(&self) -> bool {
+        let own = self.ports.get(&0).filter(|_| self.is_switch());
+        own.is_some_and(|port| port.info.capability_mask.contains(PortCapabilities::MULTICAST_FDB_TOP))
     }
 
     /// The ports that have a LID of their own: port 0 of a switch, the ports of others that have a link.

@@ -14,11 +14,12 @@ use super::counters::FabricCounters;
 use super::faults::FaultDice;
 use super::frame::FrameError;
 use super::management::Manager;
+use super::managers::Absent;
 use super::mishaps::Mishaps;
 use super::node::{Change, Node, Smp};
 use super::trace::{Fate, Passage, Trace};
 use super::way::{Hop, Label, Way};
-use crate::manager::{SaMode, SmConfig, SubnetManager};
+use crate::manager::{SaMode, SubnetManager};
 
 /// A port of the subnet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,6 +65,9 @@ pub(super) enum Owner {
     Mishaps,
 }
 
+/// Who does something that can be undone: the user. Mishaps have other numbers.
+pub(super) const BY_HAND: u64 = 0;
+
 /// A cable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Link(pub PortId, pub PortId);
@@ -92,12 +96,14 @@ pub(super) struct Fabric {
     pub sa_mode: SaMode,
     /// How many managers were started by hand.
     pub started: u64,
-    /// How the managers are set up that run on switches which are out.
-    pub out: BTreeMap<usize, SmConfig>,
+    /// The managers that start again later.
+    pub absent: BTreeMap<usize, Absent>,
     /// The other end of each port's cable, by node and port.
     peers: Vec<Vec<Option<PortId>>>,
-    /// Ports that were taken down by hand.
-    unplugged: BTreeSet<PortId>,
+    /// Ports that were taken down, and by whom: [`BY_HAND`], or by which mishap.
+    unplugged: BTreeSet<(PortId, u64)>,
+    /// Nodes that were taken out, and by whom.
+    pub held_out: BTreeSet<(usize, u64)>,
     /// Until when each port sends what it has.
     pub busy: Vec<Vec<Option<Instant>>>,
     /// Which ports are connected with each other at all, by node and port.
@@ -109,7 +115,7 @@ pub(super) struct Fabric {
     pub mlids: BTreeMap<(usize, Gid), Lid>,
     /// The ports that take what is sent to a group's LID, each with the addresses for which it does.
     pub members: BTreeMap<(usize, Lid), BTreeSet<(PortId, Gid)>>,
-    /// Pairs of groups that do not reach each other, each with a number; those that were made by hand have 0.
+    /// Pairs of groups that do not reach each other, and who made each.
     cuts: Vec<(u64, BTreeSet<usize>, BTreeSet<usize>)>,
     flying: BTreeMap<(Instant, u64), Flight>,
     flights: u64,
@@ -168,7 +174,8 @@ impl Fabric {
             lids: BTreeMap::new(),
             sa_mode: SaMode::Normal,
             started: 0,
-            out: BTreeMap::new(),
+            absent: BTreeMap::new(),
+            held_out: BTreeSet::new(),
             unplugged: BTreeSet::new(),
             gids: BTreeMap::new(),
             gids_are_old: true,
@@ -424,13 +431,13 @@ impl Fabric {
     }
 
     /// No packet passes between the two groups from now on, in either direction.
-    pub(super) fn partition(&mut self, number: u64, a: BTreeSet<usize>, b: BTreeSet<usize>) {
-        self.cuts.push((number, a, b));
+    pub(super) fn partition(&mut self, by: u64, a: BTreeSet<usize>, b: BTreeSet<usize>) {
+        self.cuts.push((by, a, b));
     }
 
-    /// Takes one partition back.
-    pub(super) fn heal_one(&mut self, number: u64) {
-        self.cuts.retain(|(other, ..)| *other != number);
+    /// Takes the partition of a mishap back.
+    pub(super) fn heal_one(&mut self, by: u64) {
+        self.cuts.retain(|(other, ..)| *other != by);
     }
 
     /// Takes all partitions back.
@@ -438,12 +445,12 @@ impl Fabric {
         self.cuts.clear();
     }
 
-    /// Plugs a port's cable in or pulls it.
-    pub(super) fn set_plugged(&mut self, now: Instant, id: PortId, plugged: bool) {
-        if plugged {
-            self.unplugged.remove(&id);
-        } else {
-            self.unplugged.insert(id);
+    /// Plugs a port's cable in or pulls it. The user plugs it in whoever has pulled it, a mishap only if nobody else has.
+    pub(super) fn set_plugged(&mut self, now: Instant, id: PortId, by: u64, plugged: bool) {
+        match (plugged, by) {
+            (false, _) => _ = self.unplugged.insert((id, by)),
+            (true, BY_HAND) => self.unplugged.retain(|(other, _)| *other != id),
+            (true, _) => _ = self.unplugged.remove(&(id, by)),
         }
         self.refresh_link(now, id);
     }
@@ -454,7 +461,7 @@ impl Fabric {
         let is_on = |id: PortId| {
             let port = self.nodes[id.node].port(id.port);
             !self.removed[id.node]
-                && !self.unplugged.contains(&id)
+                && self.unplugged.range((id, u64::MIN)..=(id, u64::MAX)).next().is_none()
                 && port.is_some_and(|port| !port.is_disabled())
         };
         let up = is_on(id) && is_on(peer);

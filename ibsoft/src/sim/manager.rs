@@ -50,4 +50,4 @@ fn by_qp0(lid: Lid, mad: [u8; ibdev::MAD_LEN]) -> ManagerMad {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -14,6 +14,20 @@ use super::node::Node;
 use super::subnet::Subnet;
 use crate::manager::{SaMode, SmConfig, SubnetManager, Topology};
 
+/// A manager that starts again later: when its switch is back, and the mishap is over that has ended it.
+#[derive(Debug)]
+pub(super) struct Absent {
+    config: SmConfig,
+    ended_by: Option<u64>,
+}
+
+impl Absent {
+    /// One whose switch is out.
+    pub(super) const fn new(config: SmConfig) -> Self {
+        Self { config, ended_by: None }
+    }
+}
+
 /// Transaction IDs of each manager begin at another one, so that answers to its predecessor are not taken for its own.
 const TIDS: u32 = 32;
 
@@ -66,6 +80,38 @@ impl Fabric {
         manager.sm().map(|sm| Self::with_old_lids(sm.config().clone()))
     }
 
+    /// Starts a manager on a switch for the user: as soon as the switch is there, whatever was to start there.
+    fn start_by_hand(&mut self, now: Instant, node: usize, config: SmConfig) {
+        self.absent.insert(node, Absent::new(config));
+        self.start_absent(now, node);
+    }
+
+    /// Starts the manager again that is to be on a switch, unless it still has to wait.
+    pub(super) fn start_absent(&mut self, now: Instant, node: usize) {
+        let may = |absent: &Absent| absent.ended_by.is_none();
+        if !self.removed[node]
+            && self.absent.get(&node).is_some_and(may)
+            && let Some(absent) = self.absent.remove(&node)
+        {
+            self.start_manager(now, node, absent.config);
+        }
+    }
+
+    /// A mishap ends the manager on a switch, which starts again like this.
+    pub(super) fn suspend_manager(&mut self, now: Instant, node: usize, config: SmConfig, mishap: u64) {
+        if self.end_manager(now, node).is_some() {
+            self.absent.insert(node, Absent { config, ended_by: Some(mishap) });
+        }
+    }
+
+    /// The mishap is over.
+    pub(super) fn resume_manager(&mut self, now: Instant, node: usize, mishap: u64) {
+        if let Some(absent) = self.absent.get_mut(&node).filter(|absent| absent.ended_by == Some(mishap)) {
+            absent.ended_by = None;
+            self.start_absent(now, node);
+        }
+    }
+
     /// A manager that lets ports keep the LIDs that they have.
     pub(super) fn with_old_lids(config: SmConfig) -> SmConfig {
         SmConfig { keep_lids: true, first_lid: Lid(1), ..config }
@@ -112,7 +158,8 @@ pub struct Sm {
 
 impl Sm {
     /// Starts a manager here, which gives the ports the LIDs that they have. With the highest `priority`, 0..=15, it becomes
-    /// master, otherwise standby; of equal ones the first switch. One that is here already starts anew.
+    /// master, otherwise standby; of equal ones the first switch. One that is here already starts anew. If the switch is out it
+    /// starts when that is put back.
     ///
     /// # Panics
     /// If the priority is higher than 15.
@@ -120,11 +167,12 @@ impl Sm {
         assert!(priority < 16, "{priority} is no priority of 0 to 15");
         self.change(|fabric, now| {
             let config = fabric.sm_config(fabric.nodes[self.node].guid);
-            fabric.start_manager(now, self.node, SmConfig { priority, ..config });
+            fabric.start_by_hand(now, self.node, SmConfig { priority, ..config });
         });
     }
 
-    /// Ends the manager, as if its process was killed: it answers nothing any more, and what was registered with it is lost.
+    /// Ends the manager, as if its process was killed: it answers nothing any more, and what was registered with it is lost. One
+    /// that would start again because its switch is put back, or a [mishap](super::Mishap::Manager) ends, does not.
     ///
     /// # Panics
     /// If there is none.
@@ -139,7 +187,7 @@ impl Sm {
     pub fn restart(&self) {
         self.change(|fabric, now| {
             let config = self.end(fabric, now);
-            fabric.start_manager(now, self.node, config);
+            fabric.start_by_hand(now, self.node, config);
         });
     }
 
@@ -151,11 +199,11 @@ impl Sm {
         self.change(|fabric, now| {
             let config = self.end(fabric, now);
             let config = fabric.with_new_lids(self.node, config);
-            fabric.start_manager(now, self.node, config);
+            fabric.start_by_hand(now, self.node, config);
         });
     }
 
-    /// What the manager is: master, standby, or still looking around. `None` if there is none.
+    /// What the manager is: master, standby, or still looking around. `None` if there is none, or it is to start later.
     pub fn state(&self) -> Option<SmState> {
         Some(self.subnet.0.wires.fabric().managers.get(&self.node)?.sm()?.state())
     }
@@ -170,7 +218,8 @@ impl Sm {
     }
 
     fn end(&self, fabric: &mut Fabric, now: Instant) -> SmConfig {
-        match fabric.end_manager(now, self.node) {
+        let absent = fabric.absent.remove(&self.node).map(|absent| absent.config);
+        match fabric.end_manager(now, self.node).or(absent) {
             Some(config) => config,
             None => panic!("no subnet manager on switch {:?}", fabric.nodes[self.node].name),
         }

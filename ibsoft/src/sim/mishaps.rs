@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
+use ibsa::proto::after;
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
@@ -45,15 +46,15 @@ struct Plan {
     next: Instant,
 }
 
-/// What is done to a subnet.
-#[derive(Debug, Clone)]
+/// What is done to a subnet, by the mishap of this number. An end undoes only what its own beginning did.
+#[derive(Debug)]
 enum Deed {
-    Plug(PortId, bool),
-    Node(usize, bool),
+    Plug(u64, PortId, bool),
+    Node(u64, usize, bool),
     Cut(u64, BTreeSet<usize>, BTreeSet<usize>),
     Heal(u64),
-    Kill(usize),
-    Start(usize, Box<SmConfig>),
+    Kill(u64, usize, Box<SmConfig>),
+    Start(u64, usize),
 }
 
 impl Mishaps {
@@ -88,11 +89,12 @@ impl Fabric {
             let mut plans = self.mishaps.plans.iter_mut();
             let (what, plan) = plans.find(|(_, plan)| plan.next <= now)?;
             let what = *what;
-            plan.next += Mishaps::time(&mut self.mishaps.rng, &plan.every).max(Duration::from_micros(1));
+            let pause = Mishaps::time(&mut self.mishaps.rng, &plan.every).max(Duration::from_micros(1));
+            plan.next = after(plan.next, pause);
             let lasting = Mishaps::time(&mut self.mishaps.rng, &plan.lasting);
             let Some((deed, end)) = self.choose(what) else { continue };
             self.mishaps.count += 1;
-            let at = (now + lasting, self.mishaps.count);
+            let at = (after(now, lasting), self.mishaps.count);
             self.mishaps.ends.insert(at, end);
             return Some(deed);
         }
@@ -121,14 +123,16 @@ impl Fabric {
         if candidates.is_empty() {
             return None;
         }
+        let number = self.mishaps.count + 1;
         let rng = &mut self.mishaps.rng;
         let id = candidates[rng.random_range(0..candidates.len())];
         Some(match what {
-            Mishap::Link => (Deed::Plug(id, false), Deed::Plug(id, true)),
-            Mishap::Hca | Mishap::Switch => (Deed::Node(id.node, false), Deed::Node(id.node, true)),
+            Mishap::Link => (Deed::Plug(number, id, false), Deed::Plug(number, id, true)),
+            Mishap::Hca | Mishap::Switch => {
+                (Deed::Node(number, id.node, false), Deed::Node(number, id.node, true))
+            }
             Mishap::Partition => {
                 let (a, b) = candidates.iter().map(|id| id.node).partition(|_| rng.random());
-                let number = self.mishaps.count + 1;
                 (Deed::Cut(number, a, b), Deed::Heal(number))
             }
             Mishap::Manager => {
@@ -137,7 +141,7 @@ impl Fabric {
                     true => self.with_new_lids(id.node, config),
                     false => Self::with_old_lids(config),
                 };
-                (Deed::Kill(id.node), Deed::Start(id.node, Box::new(config)))
+                (Deed::Kill(number, id.node, Box::new(config)), Deed::Start(number, id.node))
             }
         })
     }
@@ -163,18 +167,18 @@ impl Inner {
 
     fn carry_out(&self, now: Instant, deed: Deed) {
         match deed {
-            Deed::Node(node, true) => self.put_back(now, node),
-            Deed::Node(node, false) => self.remove(now, node),
-            Deed::Plug(id, up) => self.change(now, |fabric, now| fabric.set_plugged(now, id, up)),
+            Deed::Node(number, node, true) => self.put_back(now, node, number),
+            Deed::Node(number, node, false) => self.remove(now, node, number),
+            Deed::Plug(number, id, up) => {
+                self.change(now, |fabric, now| fabric.set_plugged(now, id, number, up));
+            }
             Deed::Cut(number, a, b) => self.wires.fabric().partition(number, a, b),
             Deed::Heal(number) => self.wires.fabric().heal_one(number),
-            Deed::Kill(node) => self.change(now, |fabric, now| drop(fabric.end_manager(now, node))),
-            Deed::Start(node, config) => self.change(now, |fabric, now| {
-                if fabric.removed[node] {
-                    fabric.out.insert(node, *config);
-                } else if !fabric.managers.contains_key(&node) {
-                    fabric.start_manager(now, node, *config);
-                }
+            Deed::Kill(number, node, config) => self.change(now, |fabric, now| {
+                fabric.suspend_manager(now, node, *config, number);
+            }),
+            Deed::Start(number, node) => self.change(now, |fabric, now| {
+                fabric.resume_manager(now, node, number);
             }),
         }
     }
@@ -183,7 +187,8 @@ impl Inner {
 impl Faults {
     /// From now on this happens again and again: for the first time after one of the times in `every`, and then after another
     /// one, each time to whom the seed decides and for one of the times in `lasting`. Each kind has its own times; naming it
-    /// again changes them. [`clear`](Self::clear) ends all at once, also what is going on.
+    /// again changes them. [`clear`](Self::clear) ends all at once, also what is going on. The end undoes what happened, and
+    /// nothing that was done by hand meanwhile.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -210,7 +215,7 @@ impl Faults {
         let now = tokio::time::Instant::now().into_std();
         {
             let mut fabric = self.0.0.wires.fabric();
-            let next = now + Mishaps::time(&mut fabric.mishaps.rng, &every);
+            let next = after(now, Mishaps::time(&mut fabric.mishaps.rng, &every));
             fabric.mishaps.plans.insert(what, Plan { every, lasting, next });
             fabric.arm_mishaps();
         }

@@ -12,6 +12,9 @@ const LIFE_TIME: PacketLifeTime = PacketLifeTime::truncate(16);
 impl Fabric {
     /// Gives a port another GID, or says why not.
     pub(super) fn set_gid(&mut self, id: PortId, gid: Gid) -> Result<(), &'static str> {
+        if self.managed {
+            return Err("its subnet manager alone gives GIDs");
+        }
         self.learn_gids();
         if self.gids.get(&gid).is_some_and(|ports| ports.iter().any(|other| *other != id)) {
             return Err("another port of the subnet has that GID");
@@ -44,11 +47,15 @@ impl Fabric {
         }
     }
 
-    /// The path from a port to a GID, if they are connected at all. Whether packets pass at the moment does not matter.
+    /// The path from a port to a GID, if they are connected at all and both have LIDs, which an HCA that is out has not.
+    /// Whether packets pass at the moment does not matter.
     pub(super) fn path(&mut self, from: PortId, dgid: Gid) -> Option<PathRecord> {
         self.learn_gids();
         let own = self.nodes[from.node].port(from.port).filter(|_| from.port > 0)?;
         let (sgid, slid) = (own.gid(0)?, own.info.lid);
+        if !slid.is_unicast() {
+            return None;
+        }
         let subnet = self.subnet_of(from);
         if dgid.is_multicast() {
             // Where there is an SA it alone makes groups.
@@ -62,7 +69,7 @@ impl Fabric {
             return Some(PathRecord { slid, dlid, hop_limit: GROUP_HOPS, ..record });
         }
         let to = self.gids.get(&dgid)?.iter().find(|to| self.subnet_of(**to) == subnet)?;
-        let dlid = self.nodes[to.node].port(to.port)?.info.lid;
+        let dlid = Some(self.nodes[to.node].port(to.port)?.info.lid).filter(|lid| lid.is_unicast())?;
         let outs = self.route(from, dlid);
         let ports = outs.iter().filter_map(|out| self.nodes[out.node].port(out.port));
         let (mut mtu, mut rate) = (own.info.neighbor_mtu, own.rate);

@@ -13,7 +13,7 @@ use rand::distr::{Distribution, StandardUniform};
 use rand::rngs::ChaCha8Rng;
 
 use super::builder::BuildSubnet;
-use super::fabric::{Fabric, PortId};
+use super::fabric::{BY_HAND, Fabric, PortId};
 use super::faults::FaultRates;
 use super::link::Wires;
 use super::node::AgentCounters;
@@ -144,7 +144,7 @@ impl Subnet {
     pub fn partition(&self, a: &[&str], b: &[&str]) {
         let group = |names: &[&str]| names.iter().map(|name| self.node(name)).collect::<BTreeSet<_>>();
         let (a, b) = (group(a), group(b));
-        self.0.wires.fabric().partition(0, a, b);
+        self.0.wires.fabric().partition(BY_HAND, a, b);
     }
 
     /// Ends all partitions.
@@ -160,7 +160,7 @@ impl Subnet {
         self.set_links(name, None, false);
     }
 
-    /// Takes the ports of an HCA up again.
+    /// Takes the ports of an HCA up again, also if a [mishap](Faults::happen) has taken them down.
     ///
     /// # Panics
     /// If there is no HCA of that name.
@@ -189,7 +189,7 @@ impl Subnet {
         self.change(|fabric, now| {
             let all = 1..=fabric.nodes[node].port_count();
             for port in all.filter(|number| port.is_none_or(|port| port == *number)) {
-                fabric.set_plugged(now, PortId { node, port }, up);
+                fabric.set_plugged(now, PortId { node, port }, BY_HAND, up);
             }
         });
     }
@@ -203,7 +203,8 @@ impl Subnet {
     /// from now on paths lead to the new one. Connections stay as they are.
     ///
     /// # Panics
-    /// If there is no HCA of that name, it has no such port, or another port has that GID.
+    /// If there is no HCA of that name, it has no such port, another port has that GID, or the subnet was built with
+    /// [`managed`](BuildSubnet::managed): its subnet manager would set the prefix back with its next sweep.
     pub fn set_gid(&self, name: &str, port: u8, gid: Gid) {
         let node = self.hca(name);
         let set = self.change(|fabric, _| fabric.set_gid(PortId { node, port }, gid));
@@ -363,7 +364,11 @@ impl Faults {
 
     /// How long packets travel; no time unless set. A different time for each packet, but without
     /// [`reorder`](Self::reorder) none overtakes another between the same two ports.
+    ///
+    /// # Panics
+    /// If the range is empty.
     pub fn delay(self, range: RangeInclusive<Duration>) -> Self {
+        assert!(!range.is_empty(), "an empty range of times");
         self.set(|rates| rates.delay = range)
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ibsa::record::{JoinState, Masked, McMemberRecord, NoticeDetails, ProxyJoin};
+use ibsa::record::{JoinState, Masked, McMemberRecord, NoticeDetails, ProxyJoin, SwitchInfo};
 use ibwire::mad::MadStatus;
 use ibwire::{Gid, Guid, Lid, Mtu, PKey, PacketLifeTime, QKey, Rate, Selector};
 
@@ -11,7 +11,7 @@ use super::answer::{Answer, Rows};
 use super::paths::{are_codes, limit_mtu, limit_rate};
 use super::request::{Request, status};
 use crate::manager::routing::MulticastTree;
-use crate::manager::topology::{Port, PortAt, rank, ranked};
+use crate::manager::topology::{NodeId, Port, PortAt, rank, ranked};
 
 /// What a join has to name.
 const JOIN: u64 = 0x1_0003;
@@ -151,10 +151,22 @@ impl Sa {
             switch.multicast.remove(&mlid);
         }
         for (node, ports) in &tree.ports {
-            if let Some(switch) = &mut self.topology.nodes[*node].switch {
+            if let Some(switch) = self.topology.nodes.get_mut(*node).and_then(|node| node.switch.as_mut()) {
                 switch.multicast.insert(mlid, ports.clone());
             }
         }
+    }
+
+    /// The multicast table of a switch reaches as far as this LID from now on. What the switch is to be told, if that is new.
+    pub(in crate::manager) fn raise_multicast_top(&mut self, node: NodeId, to: Lid) -> Option<SwitchInfo> {
+        let it = self.topology.nodes.get_mut(node).filter(|it| it.has_multicast_top())?;
+        let info = &mut it.switch.as_mut()?.info;
+        let last = (FIRST_MLID - 1).saturating_add(info.multicast_fdb_cap);
+        let top = to.min(Lid(last));
+        (info.multicast_fdb_top < top).then(|| {
+            info.multicast_fdb_top = top;
+            info.clone()
+        })
     }
 
     /// Who is in a group.

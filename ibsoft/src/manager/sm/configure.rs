@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use ibsa::proto::after;
 use ibsa::record::{Layout, PortCapabilities, PortInfo, PortPhysicalState, PortState, SwitchInfo};
 use ibwire::mad::Method;
 use ibwire::{Lid, Mtu, PKey, TimeCode};
@@ -74,7 +75,7 @@ impl SubnetManager {
         }
         self.set_lanes(&mut topology);
         self.routing = Some(route(&mut topology));
-        self.doubt_trees();
+        self.doubt_trees(&topology);
         self.write_tables(&topology);
         self.write_lanes(&topology);
         for (at, found) in found {
@@ -190,10 +191,10 @@ impl SubnetManager {
         self.sa.set_managers(self.manager_records(&topology));
         self.sa.set_topology(now, topology);
         self.partial = if self.is_partial { self.partial.saturating_add(1) } else { 0 };
-        self.next = (self.config.stays || self.is_partial).then(|| now + self.pause());
-        if std::mem::take(&mut self.is_said) && self.config.stays {
-            // What has changed while there was no master is to be looked at by one.
-            self.next = Some(now + self.config.again);
+        self.next = (self.config.stays || self.is_partial).then(|| after(now, self.pause()));
+        // What has changed while there was no master is to be looked at by one. Who is to be master may be ready soon.
+        if std::mem::take(&mut self.is_said) && self.config.stays || self.has_coming_heir() {
+            self.next = Some(after(now, self.config.again));
         }
     }
 

@@ -101,7 +101,7 @@ impl SubnetManager {
             | Purpose::Compare(_)
             | Purpose::Watch
             | Purpose::Poll
-            | Purpose::HandOver
+            | Purpose::HandOver(_)
             | Purpose::GiveWay => {}
         }
         for (id, modifier, path, purpose) in next {

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use ibsa::proto::after;
 use ibsa::proto::rmpp::Mad;
 use ibsa::record::SmState;
 use ibwire::mad::{MadHeader, MadStatus, Method};
@@ -59,7 +60,7 @@ impl SubnetManager {
             }
             return;
         }
-        let heir = above.filter(|_| self.state == SmState::MASTER).cloned();
+        let was_master = self.state == SmState::MASTER;
         if self.state != SmState::MASTER {
             self.state = SmState::MASTER;
             self.counters.elected += 1;
@@ -69,9 +70,21 @@ impl SubnetManager {
         self.rivals = found.rivals;
         self.paths = found.paths;
         self.configure(found.topology);
-        if let Some(heir) = heir {
-            self.tell(&heir.path, Purpose::HandOver);
+        if let Some(heir) = self.heir(SmState::STANDBY).filter(|_| was_master).cloned() {
+            self.tell(&heir.path, Purpose::HandOver(heir.guid));
         }
+    }
+
+    /// The first of the managers above us, of those in a state. Only a standby can take over.
+    fn heir(&self, state: SmState) -> Option<&Rival> {
+        let (own, guid) = (self.config.priority, self.config.guid);
+        let above = self.rivals.iter().filter(|rival| rival.state == state && rival.is_above(own, guid));
+        above.max_by_key(|rival| (rival.priority, std::cmp::Reverse(rival.guid)))
+    }
+
+    /// Whether a manager above us is about to become a standby.
+    pub(super) fn has_coming_heir(&self) -> bool {
+        self.heir(SmState::DISCOVERING).is_some()
     }
 
     /// Gives the mastership to another manager.
@@ -89,9 +102,12 @@ impl SubnetManager {
         }
     }
 
-    /// Another manager has answered.
+    /// Another manager has answered: there may be a second master, or one that should be.
     pub(super) fn watched(&mut self, data: &[u8]) {
-        self.is_stale |= Rival::read(data, Vec::new()).is_some_and(|rival| rival.state == SmState::MASTER);
+        let Some(rival) = Rival::read(data, Vec::new()) else { return };
+        let is_heir =
+            rival.state == SmState::STANDBY && rival.is_above(self.config.priority, self.config.guid);
+        self.is_stale |= rival.state == SmState::MASTER || is_heir;
     }
 
     fn stand_by(&mut self, now: Instant, master: Rival) {
@@ -101,7 +117,7 @@ impl SubnetManager {
         self.phase = Phase::Idle;
         self.queue.clear();
         self.master = Some((master, 0));
-        self.next = Some(now + self.config.poll);
+        self.next = Some(after(now, self.config.poll));
     }
 
     /// Our SMInfo.
@@ -125,7 +141,7 @@ impl SubnetManager {
         match Rival::read(data, Vec::new()) {
             Some(rival) if rival.guid == master.guid && rival.state == SmState::MASTER => {
                 *missed = 0;
-                self.next = Some(now + self.config.poll);
+                self.next = Some(after(now, self.config.poll));
             }
             _ => self.poll_failed(now),
         }
@@ -136,7 +152,7 @@ impl SubnetManager {
         let Some((_, missed)) = &mut self.master else { return };
         *missed += 1;
         if *missed < self.config.polls {
-            self.next = Some(now + self.config.poll);
+            self.next = Some(after(now, self.config.poll));
             return;
         }
         self.take_over();
@@ -149,20 +165,27 @@ impl SubnetManager {
     }
 
     /// The new master has taken over.
-    pub(super) fn handed_over(&mut self, now: Instant) {
-        let own = (self.config.priority, self.config.guid);
-        let heir = self.rivals.iter().find(|rival| rival.is_above(own.0, own.1)).cloned();
-        if let Some(heir) = heir {
+    pub(super) fn handed_over(&mut self, now: Instant, heir: Guid) {
+        if let Some(heir) = self.rivals.iter().find(|rival| rival.guid == heir).cloned() {
             self.stand_by(now, heir);
         }
     }
 
-    /// Another manager asks, or hands over.
+    /// Another manager asks, or hands over. One that is still looking around does not take over: it does not know what there is.
     pub(super) fn handle_sm_info(&mut self, from: Lid, header: MadHeader, mad: &Mad) {
+        let is_ready = matches!(self.state, SmState::STANDBY | SmState::MASTER);
         let is_hand_over = header.method == Method::SET && header.attribute_modifier == HAND_OVER;
-        let known = matches!(header.attribute_modifier, 0 | HAND_OVER | ACKNOWLEDGE);
-        let status = if known { MadStatus::OK } else { MadStatus::INVALID_FIELD };
-        if is_hand_over && matches!(self.state, SmState::STANDBY | SmState::MASTER) {
+        let is_fine = match (header.method, header.attribute_modifier) {
+            (Method::GET, _) | (Method::SET, ACKNOWLEDGE) => true,
+            (Method::SET, HAND_OVER) => is_ready,
+            (Method::SET, _) => false,
+            _ => {
+                self.counters.dropped += 1;
+                return;
+            }
+        };
+        let status = if is_fine { MadStatus::OK } else { MadStatus::INVALID_FIELD };
+        if is_hand_over && is_ready {
             self.counters.elected += u64::from(self.state == SmState::STANDBY);
             self.state = SmState::MASTER;
             self.reregister = true;

@@ -11,6 +11,7 @@ mod trees;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
+use ibsa::proto::after;
 use ibsa::proto::rmpp::Mad;
 use ibsa::record::{Layout, Notice, SmState};
 use ibwire::mad::{AttributeId, MadHeader, Method, MgmtClass};
@@ -61,7 +62,7 @@ pub struct SmConfig {
     pub again: Duration,
     /// The transaction ID before its first. Default 0.
     pub last_tid: u64,
-    /// Packets without an answer at once. Default 64.
+    /// Packets without an answer at once, 1 if it is 0. Default 64.
     pub window: usize,
     /// How often a standby asks its master. Default 1 s.
     pub poll: Duration,
@@ -127,7 +128,7 @@ pub struct SmCounters {
     pub elected: u64,
     /// Ports without a LID because there are no more.
     pub lids_lacking: u64,
-    /// Dropped: answers to nothing, and what is no packet of the class.
+    /// Dropped: answers to nothing, what is no packet of the class or nothing that managers ask each other, traps that are for the master.
     pub dropped: u64,
 }
 
@@ -174,8 +175,8 @@ enum Purpose {
     Watch,
     /// Whether the master lives.
     Poll,
-    /// The mastership is given away.
-    HandOver,
+    /// The mastership is given to the manager with this GUID.
+    HandOver(Guid),
     /// A master that is above us hears that we are none any more.
     GiveWay,
 }
@@ -278,7 +279,7 @@ impl SubnetManager {
             master: None,
             routing: None,
             written: BTreeMap::new(),
-            unsure: BTreeSet::from([0]),
+            unsure: BTreeSet::new(),
             counters: SmCounters::default(),
         }
     }
@@ -326,7 +327,10 @@ impl SubnetManager {
 
     /// A MAD that arrived at QP0 of the manager's port: an answer, a trap, another manager's question.
     pub fn handle_smp(&mut self, now: Instant, from: Lid, mad: &Mad) {
-        let Ok(header) = MadHeader::parse(mad) else { return };
+        let Ok(header) = MadHeader::parse(mad) else {
+            self.counters.dropped += 1;
+            return;
+        };
         let is_of_class = matches!(header.class, MgmtClass::SUBN_DIRECTED_ROUTE | MgmtClass::SUBN_LID_ROUTED);
         match header.method {
             _ if !is_of_class => self.counters.dropped += 1,
@@ -358,7 +362,7 @@ impl SubnetManager {
             Purpose::Compare(at) => self.compared(at, data),
             Purpose::Watch => self.watched(data),
             Purpose::Poll => self.polled(now, data),
-            Purpose::HandOver => self.handed_over(now),
+            Purpose::HandOver(heir) => self.handed_over(now, heir),
             purpose => self.discovered(purpose, &pending.mad, data),
         }
     }
@@ -366,14 +370,16 @@ impl SubnetManager {
     fn handle_trap(&mut self, now: Instant, from: Lid, header: MadHeader, mad: &Mad) {
         /// A link changed, a port's capabilities changed.
         const CHANGES: [u16; 2] = [128, 144];
+        if self.state != SmState::MASTER {
+            // Its sender goes on until the master has heard it.
+            self.counters.dropped += 1;
+            return;
+        }
         self.counters.traps += 1;
         self.out.push_back((from, smp::repress(mad, header)));
         let mut raw = [0; Notice::LEN]; // in a packet of this class there is no room for the issuer's GID
         raw[..smp::data(mad).len()].copy_from_slice(smp::data(mad));
         let Ok(notice) = Notice::parse(&raw) else { return };
-        if self.state != SmState::MASTER {
-            return;
-        }
         if notice.is_generic && CHANGES.contains(&notice.trap_or_device) {
             self.is_stale = true;
         }
@@ -392,7 +398,8 @@ impl SubnetManager {
         self.request_sweep();
     }
 
-    /// Writes the trees of groups whose members are known otherwise than by subnet administration.
+    /// Writes the trees of groups whose members are known otherwise than by subnet administration. Ports that are not in the
+    /// [topology](Sa::topology) are left out, and groups whose LID is none of a group.
     pub fn set_groups(&mut self, now: Instant, groups: &[GroupTree]) {
         self.plant(groups);
         self.proceed(now);
@@ -407,7 +414,7 @@ impl SubnetManager {
             let Some(mut pending) = self.pending.remove(&tid) else { continue };
             if pending.left > 0 {
                 pending.left -= 1;
-                pending.due = now + self.config.timeout;
+                pending.due = after(now, self.config.timeout);
                 self.counters.sent += 1;
                 self.out.push_back((smp::BY_ROUTE, pending.mad));
                 self.pending.insert(tid, pending);
@@ -435,12 +442,12 @@ impl SubnetManager {
             Purpose::Poll => self.poll_failed(now),
             Purpose::Look | Purpose::Compare(_) => self.is_stale |= self.state == SmState::MASTER,
             // A manager that does not answer is none.
-            Purpose::Manager | Purpose::Watch | Purpose::HandOver | Purpose::GiveWay => {}
+            Purpose::Manager | Purpose::Watch | Purpose::HandOver(_) | Purpose::GiveWay => {}
             _ if self.state == SmState::STANDBY => {}
             _ => {
                 self.is_partial = true;
                 if matches!(self.phase, Phase::Idle | Phase::Look) {
-                    let again = now + self.pause();
+                    let again = after(now, self.pause());
                     self.next = Some(self.next.map_or(again, |next| next.min(again)));
                 }
             }
@@ -484,7 +491,7 @@ impl SubnetManager {
     /// Sends what the window lets through, and goes on to the next phase when one is done.
     fn proceed(&mut self, now: Instant) {
         loop {
-            while self.pending.len() < self.config.window {
+            while self.pending.len() < self.config.window.max(1) {
                 let Some(request) = self.queue.pop_front() else { break };
                 self.send(now, request);
             }
@@ -498,7 +505,7 @@ impl SubnetManager {
         let Request { method, attribute, modifier, path, data, purpose } = request;
         self.last_tid += 1;
         let mad = smp::request(method, attribute, modifier, TransactionId(self.last_tid), &path, &data);
-        let (due, left) = (now + self.config.timeout, self.config.retries);
+        let (due, left) = (after(now, self.config.timeout), self.config.retries);
         self.pending.insert(self.last_tid, Pending { mad, purpose, due, left });
         self.counters.sent += 1;
         self.out.push_back((smp::BY_ROUTE, mad));
@@ -510,7 +517,7 @@ impl SubnetManager {
             Phase::Idle | Phase::Look if self.state == SmState::STANDBY => return false,
             Phase::Idle | Phase::Look if self.is_stale => self.discover(),
             Phase::Idle => return self.plant_trees(),
-            Phase::Look => self.next = Some(now + self.pause()),
+            Phase::Look => self.next = Some(after(now, self.pause())),
             // What was not found may be there all the same, and would lose what it has registered.
             Phase::Discover(_) if self.is_partial && self.partial < LOOKS => {
                 self.partial += 1;

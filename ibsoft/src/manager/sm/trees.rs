@@ -3,6 +3,7 @@
 use std::array;
 use std::collections::BTreeSet;
 
+use ibsa::record::{Layout, SwitchInfo};
 use ibwire::Lid;
 use ibwire::mad::Method;
 
@@ -10,7 +11,7 @@ use super::smp::attribute;
 use super::{Purpose, SubnetManager};
 use crate::manager::routing::{MulticastTree, Routing};
 use crate::manager::sa::GroupTree;
-use crate::manager::topology::PortAt;
+use crate::manager::topology::{Node, NodeId, PortAt, Topology};
 
 /// Entries of a block of a multicast forwarding table.
 const BLOCK: u16 = 32;
@@ -27,19 +28,41 @@ impl SubnetManager {
         true
     }
 
-    /// Every block may be other than it should from now on: there are new switches, or what was written was not answered.
-    pub(super) fn doubt_trees(&mut self) {
+    /// Every block may be other than it should from now on: there are new switches, or what was written was not answered. So
+    /// may those that another manager has written.
+    pub(super) fn doubt_trees(&mut self, topology: &Topology) {
         self.unsure.extend(self.written.keys().map(|(_, block, _)| *block));
         self.written.clear();
+        let in_use = |node: &Node| {
+            let switch = node.switch.as_ref()?;
+            let cap = switch.info.multicast_fdb_cap;
+            let was_here =
+                self.sa.topology().nodes.iter().any(|old| old.info.node_guid == node.info.node_guid);
+            let entries = match switch.info.multicast_fdb_top {
+                top if node.has_multicast_top() && top != Lid::NONE => {
+                    top.0.saturating_add(1).saturating_sub(FIRST_MLID)
+                }
+                // What others have written was looked for when it came.
+                _ if was_here && !self.reregister => 0,
+                _ => cap,
+            };
+            Some(entries.min(cap))
+        };
+        let blocks = topology.nodes.iter().filter_map(in_use).max().unwrap_or(0).div_ceil(BLOCK);
+        self.unsure.extend(0..blocks);
     }
 
     /// Writes the trees of these groups.
     pub(super) fn plant(&mut self, groups: &[GroupTree]) {
         let routing = self.routing.take().unwrap_or_else(|| Routing::new(self.sa.topology()));
         for group in groups {
+            let Some(index) = group.mlid.0.checked_sub(FIRST_MLID).filter(|_| group.mlid.is_multicast())
+            else {
+                continue;
+            };
             let tree = MulticastTree::new(self.sa.topology(), &routing, &group.receivers, &group.senders);
             self.sa.set_tree(group.mlid, &tree);
-            self.unsure.insert((group.mlid.0 - FIRST_MLID) / BLOCK);
+            self.unsure.insert(index / BLOCK);
         }
         self.routing = Some(routing);
         for block in std::mem::take(&mut self.unsure) {
@@ -70,9 +93,22 @@ impl SubnetManager {
             else {
                 continue;
             };
+            if masks != [0; 32] {
+                self.raise_top(node, &path, block);
+            }
             let data: Vec<u8> = masks.iter().flat_map(|mask| mask.to_be_bytes()).collect();
             let modifier = u32::from(key.2) << 28 | u32::from(block);
             self.ask(Method::SET, attribute::MULTICAST_FORWARDING, modifier, &path, &data, Purpose::Write);
+        }
+    }
+
+    /// Has a switch look up groups in its table as far as this block, if it ends before (MulticastFDBTop). The end never comes
+    /// down, so that whoever is master next knows how much is to be looked after.
+    fn raise_top(&mut self, node: NodeId, path: &[u8], block: u16) {
+        if let Some(info) = self.sa.raise_multicast_top(node, Lid(FIRST_MLID + BLOCK * block + (BLOCK - 1))) {
+            // What has changed meanwhile stays said.
+            let info = SwitchInfo { port_state_change: false, ..info };
+            self.ask(Method::SET, attribute::SWITCH_INFO, 0, path, &info.to_bytes(), Purpose::Write);
         }
     }
 }

@@ -6,7 +6,7 @@ use ibsa::record::{Layout, NodeInfo, NodeType, PortInfo, PortState};
 use ibwire::mad::{AttributeId, MadHeader, Method, MgmtClass};
 use ibwire::{Guid, TransactionId};
 
-use super::super::fabric::{Event, Link};
+use super::super::fabric::{BY_HAND, Event, Link};
 use super::super::node::{Node, PortShape};
 use super::*;
 use crate::manager::SubnetManager;
@@ -224,7 +224,7 @@ fn what_a_manager_sets_carries_packets() {
     assert_eq!((heard.len(), heard[0].qp, heard[0].lid, heard[0].mad[0]), (1, Qpn::GSI, Lid(3), 7));
 
     // A link that goes down is told by a trap, until that is repressed.
-    world.fabric.set_plugged(world.start, PortId { node: B, port: 1 }, false);
+    world.fabric.set_plugged(world.start, PortId { node: B, port: 1 }, BY_HAND, false);
     world.run(world.start);
     let heard = world.heard();
     assert_eq!((heard.len(), heard[0].lid, heard[0].mad[3]), (1, Lid(2), Method::TRAP.0));

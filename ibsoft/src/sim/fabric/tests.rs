@@ -102,13 +102,13 @@ fn what_is_under_way_meets_the_partition() {
     let start = Instant::now();
     let mut fabric = fabric(start);
     send(&mut fabric, start, 1);
-    fabric.partition(0, [0].into(), [1].into());
+    fabric.partition(BY_HAND, [0].into(), [1].into());
     send(&mut fabric, start, 2);
     assert_eq!(arrivals(&mut fabric, start), []);
     fabric.heal();
     assert_eq!(fabric.counters.partitioned, 2);
     send(&mut fabric, start, 3);
-    fabric.set_plugged(start, SECOND, false);
+    fabric.set_plugged(start, SECOND, BY_HAND, false);
     assert_eq!((arrivals(&mut fabric, start), fabric.counters.link_down), (vec![], 1));
 }
 

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use ibsa::mad::SaHeader;
 use ibsa::record::{JoinState, Layout, McMemberRecord, PortCapabilities, PortState, SmState};
-use ibwire::mad::{AttributeId, MadHeader, Method, MgmtClass};
+use ibwire::mad::{AttributeId, MadHeader, MadStatus, Method, MgmtClass};
 use ibwire::{Gid, Guid, Lid, Mtu, PKey, QKey, Rate, TransactionId};
 
 use super::super::node::{Change, Handled, Node, PortShape, Smp, Step};
 use super::*;
-use crate::manager::SmConfig;
+use crate::manager::{GroupTree, PortAt, SmConfig};
 
 type Port = (usize, u8);
 
@@ -324,39 +324,203 @@ fn a_restarted_manager_may_give_new_lids() {
     assert_eq!(world.reregistered.iter().filter(|(node, _)| *node > 1).count(), 4);
 }
 
-#[test]
-fn trees_of_groups_are_written_and_taken_back() {
-    let mut world = World::new();
-    world.attach(0, config(0x10));
-    world.run();
-    let member = |guid| McMemberRecord {
-        mgid: "ff15:a01b::7".parse().unwrap(),
-        port_gid: Gid::link_local(Guid(guid)),
+/// A request of a port for the membership of a group.
+pub(in super::super) fn membership(method: Method, group: u16, port: Guid) -> [u8; 256] {
+    let mut mgid: Gid = "ff15:a01b::".parse().unwrap();
+    mgid.0[14..].copy_from_slice(&group.to_be_bytes());
+    let member = McMemberRecord {
+        mgid,
+        port_gid: Gid::link_local(port),
         q_key: QKey(7),
         p_key: PKey::DEFAULT,
         join_state: JoinState::FULL_MEMBER,
         ..McMemberRecord::default()
     };
+    let tid = TransactionId(port.0 << 16 | u64::from(group));
+    let header = MadHeader::new(MgmtClass::SA, 2, method, AttributeId(0x38), tid);
+    let header = SaHeader { component_mask: 0x1_30c7, ..SaHeader::new(header) };
+    let mut mad = [0; 256];
+    mad[..SaHeader::LEN].copy_from_slice(&header.to_bytes());
+    member.write_to(&mut mad[SaHeader::LEN..]);
+    mad
+}
+
+impl World {
+    /// Host `host` asks the manager on a switch for the membership of a group.
+    fn ask_for_group(&mut self, manager: usize, method: Method, group: u16, host: usize) {
+        let guid = self.nodes[host].port(1).unwrap().guids[0];
+        let mad = by_qp0(self.lid(host), membership(method, group, guid));
+        let mad = ManagerMad { qp: Qpn::GSI, remote_qp: Qpn::GSI, ..mad };
+        let now = self.now;
+        self.managers.get_mut(&manager).unwrap().handle_mad(now, &mad);
+        self.run();
+    }
+
+    /// The groups that a switch passes on.
+    fn groups(&self, switch: usize) -> Vec<u16> {
+        let tables = self.nodes[switch].forwarding.as_ref().unwrap();
+        let has_ports =
+            |mlid: &u16| tables.ports(Lid(*mlid)).is_some_and(|mask| mask.iter().any(|bits| *bits != 0));
+        (0xc000..0xffff).filter(has_ports).collect()
+    }
+
+    fn masters(&self) -> usize {
+        self.managers.values().filter(|manager| manager.state() == SmState::MASTER).count()
+    }
+}
+
+#[test]
+fn groups_of_a_predecessor_are_cleared_wherever_they_are() {
+    for says_where_they_end in [true, false] {
+        let mut world = World::new();
+        for switch in [0, 1] {
+            let now = world.now;
+            let end = PortCapabilities::MULTICAST_FDB_TOP;
+            world.nodes[switch].set_capabilities(now, 0, |info| {
+                info.capability_mask.set(end, says_where_they_end);
+            });
+            if !says_where_they_end {
+                world.nodes[switch].forwarding.as_mut().unwrap().info.multicast_fdb_top = Lid::NONE;
+            }
+        }
+        world.attach(0, config(0x10));
+        world.run();
+        // More than a block of the table, each of them over both switches.
+        for (group, host) in (0..40).flat_map(|group| [(group, 2), (group, 3)]) {
+            world.ask_for_group(0, Method::SET, group, host);
+        }
+        let all: Vec<_> = (0xc000..0xc000 + 40).collect();
+        assert_eq!([world.groups(0), world.groups(1)], [all.clone(), all]);
+        world.managers.clear();
+        world.attach(1, config(0x20));
+        world.wait(Duration::from_secs(15));
+        assert_eq!(world.masters(), 1);
+        assert_eq!([world.groups(0), world.groups(1)], [[], []]);
+        // The table is used again, from the first LID on.
+        world.ask_for_group(1, Method::SET, 7, 2);
+        assert_eq!([world.groups(0), world.groups(1)], [vec![0xc000], vec![]]);
+        let manager = &world.managers[&1];
+        assert_eq!((manager.is_settled(), manager.counters().refused), (true, 0));
+    }
+}
+
+#[test]
+fn there_is_a_master_while_one_of_higher_priority_looks_around() {
+    let mut world = World::new();
+    world.attach(0, config(0x10));
+    world.run();
+    // The second one begins, and the first one sweeps at the same time.
+    world.attach(1, SmConfig { priority: 9, ..config(0x20) });
+    world.managers.get_mut(&0).unwrap().request_sweep();
+    for _ in 0..100 {
+        world.wait(Duration::from_millis(50));
+        assert_eq!(
+            world.masters(),
+            1,
+            "{:?}",
+            world.managers.values().map(SubnetManager::state).collect::<Vec<_>>()
+        );
+    }
+    assert_eq!(world.managers[&1].state(), SmState::MASTER);
+}
+
+#[test]
+fn a_trap_is_heard_by_a_master_alone() {
+    let mut world = World::new();
+    world.attach(0, config(0x10));
+    world.wait(Duration::from_secs(2));
+    world.managers.clear();
+    world.attach(0, config(0x10));
+    // While it looks around a host says something.
+    let now = world.now;
+    world.nodes[2].set_capabilities(now, 1, |info| info.capability_mask |= PortCapabilities::VENDOR_CLASS);
+    let (_, to, trap) = world.nodes[2].poll_trap(now).unwrap();
+    assert_eq!(world.managers[&0].state(), SmState::DISCOVERING);
+    world.carry((2, 1), to, trap);
+    world.run();
+    let manager = &world.managers[&0];
+    assert_eq!(
+        (manager.state(), manager.counters().heavy_sweeps, manager.counters().traps),
+        (SmState::MASTER, 1, 0)
+    );
+    world.wait(Duration::from_secs(2));
+    let counters = world.managers[&0].counters();
+    assert!(counters.traps == 1 && counters.heavy_sweeps >= 2, "{counters:?}");
+    assert!(!world.nodes[2].has_traps());
+}
+
+#[test]
+fn managers_ask_and_hand_over_and_nothing_else() {
+    let mut manager = SubnetManager::new(config(0x10));
+    let now = Instant::now();
+    let mut ask = |method, modifier| {
+        let header =
+            MadHeader::new(MgmtClass::SUBN_LID_ROUTED, 1, method, AttributeId(0x20), TransactionId(1));
+        let header = MadHeader { attribute_modifier: modifier, ..header };
+        manager.handle_smp(now, Lid(5), &Smp::by_lid(header, 0, &[]).to_mad());
+        let answers = std::iter::from_fn(|| SubnetManager::poll_transmit(&mut manager, now));
+        let answers = answers.filter_map(|mad| match mad {
+            SmMad::Smp(Lid(5), mad) => Some(MadHeader::parse(&mad).unwrap().status),
+            _ => None,
+        });
+        answers.last()
+    };
+    let (fine, invalid) = (Some(MadStatus::OK), Some(MadStatus::INVALID_FIELD));
+    assert_eq!([ask(Method::GET, 0), ask(Method::SET, 2)], [fine, fine]);
+    assert_eq!([ask(Method::SET, 0), ask(Method::SET, 9)], [invalid, invalid]);
+    assert_eq!(ask(Method::SET, 1), invalid, "it does not know the subnet yet");
+    for method in [Method::REPORT, Method::GET_TABLE, Method::DELETE, Method(0x7f)] {
+        assert_eq!(ask(method, 0), None, "{method}");
+    }
+    assert_eq!(manager.counters().dropped, 4);
+}
+
+#[test]
+fn durations_may_be_for_ever() {
+    let long = Duration::MAX;
+    let mut world = World::new();
+    let long =
+        |guid| SmConfig { sweep: long, timeout: long, again: long, poll: long, window: 0, ..config(guid) };
+    world.attach(0, long(0x10));
+    world.run();
+    world.attach(1, long(0x20));
+    world.wait(Duration::from_secs(60));
+    let states: Vec<_> = world.managers.values().map(SubnetManager::state).collect();
+    assert_eq!(states, [SmState::MASTER, SmState::STANDBY]);
+}
+
+#[test]
+fn groups_that_cannot_be_are_left_out() {
+    let mut world = World::new();
+    world.attach(0, config(0x10));
+    world.run();
+    let (now, manager) = (world.now, world.managers.get_mut(&0).unwrap());
+    let topology = manager.sa().topology();
+    let (a, b) = (topology.at_guid(Guid(0x101)).unwrap(), topology.at_guid(Guid(0x301)).unwrap());
+    let nowhere = [PortAt { node: 99, port: 1 }, PortAt { port: 9, ..a }];
+    let tree = |mlid, receivers| GroupTree { mlid: Lid(mlid), receivers, senders: nowhere.to_vec() };
+    let all = [&nowhere[..], &[a, b]].concat();
+    manager.set_groups(now, &[tree(0xc001, all.clone()), tree(5, all.clone()), tree(0xffff, all)]);
+    world.run();
+    assert_eq!(world.groups(0), [0xc001]);
+}
+
+#[test]
+fn trees_of_groups_are_written_and_taken_back() {
+    let mut world = World::new();
+    world.attach(0, config(0x10));
+    world.run();
     let tables = |world: &World, node: usize| -> Vec<u8> {
         let mask = world.nodes[node].forwarding.as_ref().unwrap().ports(Lid(0xc000)).copied();
         (0..16).filter(|port| mask.is_some_and(|mask| mask[0] >> port & 1 != 0)).collect()
     };
-    for (method, guids, expected) in [
-        (Method::SET, vec![0x101, 0x301, 0x201], [vec![1, 2, 3], vec![1, 3]]),
-        (Method::DELETE, vec![0x201], [vec![1, 2], vec![]]),
-        (Method::DELETE, vec![0x101, 0x301], [vec![], vec![]]),
+    for (method, hosts, expected) in [
+        (Method::SET, vec![2, 4, 3], [vec![1, 2, 3], vec![1, 3]]),
+        (Method::DELETE, vec![3], [vec![1, 2], vec![]]),
+        (Method::DELETE, vec![2, 4], [vec![], vec![]]),
     ] {
-        for guid in guids {
-            let node = guid as usize / 0x100 + 1;
-            let header = MadHeader::new(MgmtClass::SA, 2, method, AttributeId(0x38), TransactionId(guid));
-            let header = SaHeader { component_mask: 0x1_30c7, ..SaHeader::new(header) };
-            let mut mad = [0; 256];
-            mad[..SaHeader::LEN].copy_from_slice(&header.to_bytes());
-            member(guid).write_to(&mut mad[SaHeader::LEN..]);
-            let source = ManagerMad { qp: Qpn::GSI, remote_qp: Qpn::GSI, ..by_qp0(world.lid(node), mad) };
-            let now = world.now;
-            world.managers.get_mut(&0).unwrap().handle_mad(now, &source);
-            world.run();
+        for host in hosts {
+            world.ask_for_group(0, method, 7, host);
         }
         assert_eq!([tables(&world, 0), tables(&world, 1)], expected);
     }

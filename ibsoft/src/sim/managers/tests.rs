@@ -3,14 +3,18 @@
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
+use ibdev::Device;
 use ibsa::record::VlWeight;
+use ibwire::mad::Method;
+use ibwire::{Qpn, ServiceLevel};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
+use super::super::manager::tests::membership;
 use super::super::node::ports_of;
-use super::super::{BuildSubnet, Mishap};
+use super::super::{BuildSubnet, Faults, Mishap};
 use super::*;
-use crate::manager::{PortAt, Qos};
+use crate::manager::{Peer, PortAt, Qos};
 
 /// Up to four switches in a row with some more links, and up to five HCAs.
 fn any_subnet(rng: &mut ChaCha8Rng, seed: u64) -> (BuildSubnet, usize) {
@@ -95,10 +99,11 @@ fn flaws(net: &Subnet) -> Vec<String> {
                     ));
                 }
             }
-            for mlid in (0xc000..0xc020).map(Lid) {
-                let is: BTreeSet<u8> =
-                    tables.ports(mlid).map(|mask| ports_of(mask).collect()).unwrap_or_default();
-                if is != want.multicast.get(&mlid).cloned().unwrap_or_default() {
+            for mlid in (0xc000..0xffff).map(Lid) {
+                let is = tables.ports(mlid).filter(|mask| **mask != [0; 16]);
+                let is: BTreeSet<u8> = is.map(|mask| ports_of(mask).collect()).unwrap_or_default();
+                let none = BTreeSet::new();
+                if is != *want.multicast.get(&mlid).unwrap_or(&none) {
                     flaws.push(format!("{}: {mlid:?} to {is:?}", node.name));
                 }
             }
@@ -125,11 +130,32 @@ fn seconds(range: RangeInclusive<u64>) -> RangeInclusive<Duration> {
     Duration::from_secs(*range.start())..=Duration::from_secs(*range.end())
 }
 
+/// HCAs join groups, or leave them, whoever is master.
+fn change_groups(net: &Subnet, rng: &mut ChaCha8Rng) {
+    let mut fabric = net.0.wires.fabric();
+    let hcas: Vec<_> = fabric.nodes.iter().filter(|node| !node.is_switch()).collect();
+    let ends: Vec<_> =
+        hcas.iter().filter_map(|hca| hca.port(1)).map(|port| (port.info.lid, port.guids[0])).collect();
+    let now = tokio::time::Instant::now().into_std();
+    let count = rng.random_range(0..80);
+    fabric.tell_managers(now, |sm| {
+        for group in 0..count {
+            let (lid, guid) = ends[usize::from(group) % ends.len()];
+            let (sl, p_key) = (ServiceLevel::default(), PKey::DEFAULT);
+            let from = Peer { lid, qpn: Qpn::GSI, gid: None, sl, p_key };
+            let method = if group % 3 == 2 { Method::DELETE } else { Method::SET };
+            sm.handle_sa(now, from, &membership(method, group / 3 * 2, guid));
+        }
+    });
+}
+
 /// A subnet on which everything happens, with what is not right in the end.
 async fn run(seed: u64) -> (Subnet, Vec<String>) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let (build, switches) = any_subnet(&mut rng, seed);
     let net = build.await.unwrap();
+    change_groups(&net, &mut rng);
+    tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!(flaws(&net), [] as [&str; 0], "seed {seed}, at first");
     if switches > 1 && rng.random() {
         net.sm("s1").start(rng.random_range(0..3));
@@ -141,7 +167,10 @@ async fn run(seed: u64) -> (Subnet, Vec<String>) {
             faults = faults.happen(what, seconds(1..=10), seconds(0..=6));
         }
     }
-    tokio::time::sleep(Duration::from_secs(30)).await;
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        change_groups(&net, &mut rng);
+    }
     faults.clear();
     tokio::time::sleep(Duration::from_secs(40)).await;
     let flaws = flaws(&net);
@@ -167,6 +196,139 @@ async fn a_sweep_does_not_wait_for_a_standby() {
     let start = tokio::time::Instant::now();
     net.sweep().await.unwrap();
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_manager_alone_gives_gids() {
+    let net = Subnet::star(["a"]).managed().await.unwrap();
+    let set = || net.set_gid("a", 1, "fd00::1".parse().unwrap());
+    let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(set)).unwrap_err();
+    let text = *refused.downcast::<String>().unwrap();
+    assert!(text.ends_with("its subnet manager alone gives GIDs"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn there_is_no_path_to_an_hca_without_a_lid() {
+    for build in [Subnet::star(["a", "b"]), Subnet::star(["a", "b"]).managed()] {
+        let net = build.await.unwrap();
+        let (a, b) = (net.device("a"), net.device("b").gids(1).unwrap()[0].gid);
+        let lid = a.resolve(1, b).unwrap().dlid;
+        net.remove("b");
+        assert_eq!(a.resolve(1, b), None);
+        net.put_back("b");
+        net.sweep().await.unwrap();
+        assert_eq!(a.resolve(1, b).unwrap().dlid, lid);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_manager_on_a_switch_that_is_out_starts_when_that_is_back() {
+    let net = Subnet::builder().switch("s").switch("t").link("s", "t").managed().await.unwrap();
+    let sm = net.sm("t");
+    net.remove_switch("t");
+    sm.start(9);
+    assert_eq!(sm.state(), None);
+    sm.restart_with_new_lids();
+    net.put_switch_back("t");
+    net.sweep().await.unwrap();
+    assert_eq!(sm.state(), Some(SmState::MASTER));
+    net.remove_switch("t");
+    assert_eq!(sm.state(), None);
+    sm.kill();
+    net.put_switch_back("t");
+    tokio::time::sleep(Duration::from_secs(10)).await; // the standby takes over
+    net.sweep().await.unwrap();
+    assert_eq!((sm.state(), net.sm("s").state()), (None, Some(SmState::MASTER)));
+    assert_eq!(flaws(&net), [] as [&str; 0]);
+}
+
+/// The mishap of this kind, begun.
+async fn begun(net: &Subnet, what: Mishap) -> Faults {
+    let faults = net.faults().happen(what, seconds(1..=1), seconds(100..=100));
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    faults
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_mishap_leaves_what_was_done_by_hand() {
+    let net = Subnet::star(["a"]).managed().await.unwrap();
+    let is_up = || net.0.wires.fabric().linked(PortId { node: 0, port: 1 }).is_some();
+    let is_in = |node: usize| !net.0.wires.fabric().removed[node];
+    let sm = net.sm("switch 1");
+    let faults = begun(&net, Mishap::Link).await;
+    assert!(!is_up());
+    net.link_down("a");
+    faults.clear();
+    assert!(!is_up(), "it was taken down by hand, too");
+    net.link_up("a");
+    assert!(is_up());
+    let faults = begun(&net, Mishap::Link).await;
+    net.link_up("a");
+    assert!(is_up());
+    faults.clear();
+    assert!(is_up());
+
+    for (what, node) in [(Mishap::Hca, 0), (Mishap::Switch, 1)] {
+        let [remove, put_back]: [&dyn Fn(); 2] = match what {
+            Mishap::Hca => [&|| net.remove("a"), &|| drop(net.put_back("a"))],
+            _ => [&|| net.remove_switch("switch 1"), &|| net.put_switch_back("switch 1")],
+        };
+        let faults = begun(&net, what).await;
+        assert!(!is_in(node));
+        remove();
+        faults.clear();
+        assert!(!is_in(node), "{what:?}");
+        put_back();
+        assert!(is_in(node));
+        let faults = begun(&net, what).await;
+        put_back();
+        assert!(is_in(node));
+        remove();
+        faults.clear();
+        assert!(!is_in(node), "{what:?}");
+        put_back();
+    }
+    assert!(sm.state().is_some());
+
+    let faults = begun(&net, Mishap::Manager).await;
+    assert_eq!(sm.state(), None);
+    sm.kill();
+    faults.clear();
+    assert_eq!(sm.state(), None);
+    sm.start(0);
+    let faults = begun(&net, Mishap::Manager).await;
+    sm.start(0);
+    sm.kill();
+    faults.clear();
+    assert_eq!(sm.state(), None);
+    sm.start(0);
+    // The switch goes and comes back before the mishap ends.
+    let faults = begun(&net, Mishap::Manager).await;
+    net.remove_switch("switch 1");
+    net.put_switch_back("switch 1");
+    assert_eq!(sm.state(), None);
+    faults.clear();
+    net.sweep().await.unwrap();
+    assert_eq!((sm.state(), flaws(&net)), (Some(SmState::MASTER), vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn mishaps_may_last_for_ever() {
+    let net = Subnet::star(["a"]).await.unwrap();
+    let (never, soon) = (Duration::MAX..=Duration::MAX, seconds(1..=1));
+    let faults = net.faults().happen(Mishap::Link, soon.clone(), never.clone());
+    let faults = faults.happen(Mishap::Hca, never.clone(), soon).happen(
+        Mishap::Switch,
+        Duration::ZERO..=Duration::MAX,
+        never,
+    );
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert!(net.0.wires.fabric().linked(PortId { node: 0, port: 1 }).is_none());
+    faults.clear();
+    assert!(net.0.wires.fabric().linked(PortId { node: 0, port: 1 }).is_some());
+    let late = Duration::from_secs(1)..=Duration::ZERO;
+    let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| net.faults().delay(late)));
+    assert_eq!(*refused.unwrap_err().downcast::<&str>().unwrap(), "an empty range of times");
 }
 
 #[tokio::test(start_paused = true)]

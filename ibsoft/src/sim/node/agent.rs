@@ -261,7 +261,9 @@ impl Node {
 
     fn set_switch_info(&mut self, asked: &SwitchInfo) -> Result<(), Refused> {
         let info = &mut self.forwarding.as_mut().ok_or(UNKNOWN)?.info;
-        if asked.linear_fdb_top >= info.linear_fdb_cap {
+        let (first, top) = (Forwarding::FIRST_MLID, asked.multicast_fdb_top.0);
+        let is_top = top == 0 || (first - 1..first + Forwarding::MULTICAST_CAP).contains(&top);
+        if asked.linear_fdb_top >= info.linear_fdb_cap || !is_top {
             return Err(INVALID);
         }
         info.linear_fdb_top = asked.linear_fdb_top;

@@ -25,13 +25,15 @@ impl Forwarding {
     /// No way.
     pub(crate) const NO_PORT: u8 = 255;
     const LINEAR_CAP: u16 = 0xc000;
-    const MULTICAST_CAP: u16 = 0x3fff;
+    pub(crate) const MULTICAST_CAP: u16 = 0x3fff;
     pub(crate) const FIRST_MLID: u16 = 0xc000;
 
     pub(crate) fn new() -> Self {
         let info = SwitchInfo {
             linear_fdb_cap: Self::LINEAR_CAP,
             multicast_fdb_cap: Self::MULTICAST_CAP,
+            // Nothing is in it.
+            multicast_fdb_top: Lid(Self::FIRST_MLID - 1),
             life_time: TimeCode::truncate(18),
             partition_enforcement_cap: super::port::PKEYS as u16,
             inbound_enforcement_cap: true,
@@ -53,6 +55,11 @@ impl Forwarding {
 
     /// The ports towards a group.
     pub(crate) fn ports(&self, mlid: Lid) -> Option<&PortMask> {
+        // 0: it ends where it ends.
+        let top = self.info.multicast_fdb_top;
+        if top != Lid::NONE && mlid > top {
+            return None;
+        }
         self.multicast.get(usize::from(mlid.0.checked_sub(Self::FIRST_MLID)?))
     }
 

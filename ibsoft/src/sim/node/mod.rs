@@ -16,7 +16,7 @@ mod tests;
 
 use std::time::Instant;
 
-use ibsa::record::{PortInfo, PortPhysicalState, PortState, Text};
+use ibsa::record::{PortCapabilities, PortInfo, PortPhysicalState, PortState, Text};
 use ibwire::{Guid, Lid};
 
 pub(crate) use agent::Handled;
@@ -103,8 +103,12 @@ impl Node {
         // The management port has no link that could be down.
         let info = &mut switch.ports[0].info;
         (info.port_state, info.port_physical_state) = (PortState::ACTIVE, PortPhysicalState::LINK_UP);
+        info.capability_mask |= Self::OF_SWITCHES;
         switch
     }
+
+    /// What port 0 of a switch can do besides.
+    const OF_SWITCHES: PortCapabilities = PortCapabilities::MULTICAST_FDB_TOP;
 
     fn new(
         name: String,
@@ -215,6 +219,7 @@ impl Node {
         if let Some(forwarding) = &mut self.forwarding {
             *forwarding = Forwarding::new();
             forwarding.info.port_state_change = true;
+            self.ports[0].info.capability_mask |= Self::OF_SWITCHES;
         }
         self.changes.extend(self.numbers().map(Change::Port));
         self.traps = Traps::default();

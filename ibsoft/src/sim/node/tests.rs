@@ -129,6 +129,9 @@ fn what_is_set_is_read_again() {
     switch.info.linear_fdb_top = 0x100;
     assert_eq!(switch.port(Lid(3 * 64 + 5)), Some(5));
     // Entry 1 of the block says 2 << 8 | 3 for ports 48 and following.
+    assert_eq!(switch.ports(Lid(0xc000 + 2 * 32 + 1)), None, "so does this one");
+    switch.info.multicast_fdb_top = Lid(0xc000 + 2 * 32 + 1);
+    assert_eq!(switch.ports(Lid(0xc000 + 2 * 32 + 2)), None);
     assert_eq!(ports_of(switch.ports(Lid(0xc000 + 2 * 32 + 1)).unwrap()).collect::<Vec<_>>(), [48, 49, 57]);
 }
 

@@ -86,6 +86,12 @@ impl Node {
         }
     }
 
+    /// Whether there is something that the SM has not heard yet.
+    #[cfg(test)]
+    pub(crate) fn has_traps(&self) -> bool {
+        !self.traps.pending.is_empty()
+    }
+
     /// When the next trap is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.traps.pending.iter().map(|trap| trap.again).min()
