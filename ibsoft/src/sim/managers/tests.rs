@@ -137,7 +137,7 @@ fn change_groups(net: &Subnet, rng: &mut ChaCha8Rng) {
     let ends: Vec<_> =
         hcas.iter().filter_map(|hca| hca.port(1)).map(|port| (port.info.lid, port.guids[0])).collect();
     let now = tokio::time::Instant::now().into_std();
-    let count = rng.random_range(0..80);
+    let count = rng.random_range(0..200);
     fabric.tell_managers(now, |sm| {
         for group in 0..count {
             let (lid, guid) = ends[usize::from(group) % ends.len()];
