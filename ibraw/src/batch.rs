@@ -11,7 +11,8 @@ use crate::meta::Datagram;
 
 /// Datagrams received together, and the room for them. Used again and again, it allocates nothing.
 ///
-/// Of a socket with a [`Ring`](crate::Ring) it keeps a block of that until it is used again or dropped.
+/// Of a socket with a [`Ring`](crate::Ring) it keeps a block of that until it is used again or dropped, and with the ring the
+/// kernel's socket: that goes on receiving, though nobody hears it, and stays in its fanout group until then.
 pub struct Batch<P: Protocol> {
     pub(crate) room: RecvBatch,
     pub(crate) block: Option<Arc<Block>>,
@@ -58,9 +59,7 @@ impl<P: Protocol> Batch<P> {
 
     fn bytes<'a>(&'a self, data: &'a Data) -> &'a [u8] {
         match data {
-            Data::Room(at, from, len) => {
-                self.room.get(*at).map_or(&[], |received| &received.data[*from..][..*len])
-            }
+            Data::Room(at, from, len) => self.room.data(*at).map_or(&[], |data| &data[*from..][..*len]),
             Data::Block(from, len) => self.block.as_ref().map_or(&[], |block| block.bytes(*from, *len)),
             #[cfg(feature = "soft")]
             Data::Shared(bytes) => bytes,

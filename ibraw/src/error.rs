@@ -50,6 +50,15 @@ pub enum RawError {
     /// Left without having joined.
     #[error("not a member of {0}")]
     NotMember(Group),
+    /// A group that the socket has joined on a subnet has changed, and the socket could not follow: nothing of it comes until that
+    /// has been tried again with success. Said once each time, to one who receives.
+    #[error("the group {group} is lost for now")]
+    GroupLost {
+        /// The group.
+        group: Group,
+        /// Why.
+        source: Box<RawError>,
+    },
     /// The destination is of another kind of link.
     #[error("no destination on this link: {0}")]
     InvalidDest(&'static str),
@@ -117,7 +126,9 @@ impl RawError {
     /// What to do about it.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::LinkDown | Self::Truncated { .. } | Self::NoBuffers { .. } => ErrorKind::Transient,
+            Self::LinkDown | Self::Truncated { .. } | Self::NoBuffers { .. } | Self::GroupLost { .. } => {
+                ErrorKind::Transient
+            }
             Self::LinkGone | Self::Closed | Self::QueueFailed | Self::Io { .. } | Self::Permission { .. } => {
                 ErrorKind::Fatal
             }
@@ -145,6 +156,7 @@ impl From<RawError> for io::Error {
             RawError::Permission { .. } => io::ErrorKind::PermissionDenied,
             RawError::NoSuchLink(_) | RawError::LinkGone => io::ErrorKind::NotFound,
             RawError::LinkDown => io::ErrorKind::NetworkDown,
+            RawError::GroupLost { .. } => io::ErrorKind::NetworkUnreachable,
             RawError::NoBuffers { .. } => io::ErrorKind::TimedOut,
             RawError::Closed => io::ErrorKind::NotConnected,
             RawError::Unsupported(_) => io::ErrorKind::Unsupported,

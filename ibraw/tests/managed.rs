@@ -126,6 +126,117 @@ async fn ipv6_by_the_trees_of_the_sm() -> Result {
     .await?
 }
 
+/// The way to one port is the SA's to tell, as for who is connected: by a path for raw packets, asked for once.
+#[tokio::test(start_paused = true)]
+async fn unicast_ipv6_goes_by_a_path_of_the_sa() -> Result {
+    timeout(LIMIT, async {
+        let net = two_switches().await?;
+        let next = NextHeader::EXPERIMENT_1;
+        let patience = Duration::from_millis(200);
+        let a = RawIpv6Socket::bind(&link(&net, "ann"), [next]).send_timeout(patience).await?;
+        let (b, c) = (
+            RawIpv6Socket::bind(&link(&net, "bob"), [next]).await?,
+            RawIpv6Socket::bind(&link(&net, "cy"), [next]).await?,
+        );
+        let to = |name: &str| -> Result<_> {
+            let gid = net.device(name).gids(1)?[0].gid;
+            Ok(Ipv6Dest { addr: Ipv6Addr::from(gid.0), next_header: next })
+        };
+        let asked = || net.sm("left").counters().into_iter().find(|(name, _)| *name == "requests");
+        a.send_to(b"first", &to("bob")?).await?;
+        assert_eq!(&b.recv().await?.data[..], b"first");
+        let before = asked();
+        let batch: [(&[u8], &Ipv6Dest); 2] = [(b"second", &to("bob")?), (b"third", &to("cy")?)];
+        assert_eq!(a.send_batch(&batch).await?, 2);
+        assert_eq!((&b.recv().await?.data[..], &c.recv().await?.data[..]), (&b"second"[..], &b"third"[..]));
+        assert_eq!(asked().map(|(_, n)| n), before.map(|(_, n)| n + 1), "of one path alone");
+        let nobody = Ipv6Dest { addr: "fe80::dead".parse()?, next_header: next };
+        let refused = a.send_to(b"x", &nobody).await;
+        assert!(matches!(refused, Err(RawError::InvalidDest(_))), "{refused:?}");
+        // What is known goes on while nobody answers; what is not waits.
+        net.sa().silent();
+        a.send_to(b"fourth", &to("bob")?).await?;
+        assert_eq!(&b.recv().await?.data[..], b"fourth");
+        let refused = a.send_to(b"x", &to("ann")?).await;
+        assert!(matches!(refused, Err(RawError::NoBuffers { within }) if within == patience), "{refused:?}");
+        net.sa().normal();
+        Ok(())
+    })
+    .await?
+}
+
+/// A new SM knows no groups: the one that is made again has the LID that another had before. Who has joined it is heard at the
+/// new one, and who sends goes there.
+#[tokio::test(start_paused = true)]
+async fn raw_t18_a_group_has_another_lid_after_a_restart_of_the_sm() -> Result {
+    timeout(LIMIT, async {
+        let net = two_switches().await?;
+        let [ann, bob, cy] = ["ann", "bob", "cy"].map(|name| link(&net, name));
+        let (group, other) = (Group::link(ROOM)?, Group::link([0x33, 0x33, 0, 0, 0, 7])?);
+        let first = RawEtherSocket::bind(&cy, [CHAT]).await?;
+        let held = first.join(&other).await?;
+        let (a, b, beside) = (
+            RawEtherSocket::bind(&ann, [CHAT]).await?,
+            RawEtherSocket::bind(&bob, [CHAT]).await?,
+            RawEtherSocket::bind(&bob, [CHAT]).await?,
+        );
+        let _held = (b.join(&group).await?, beside.join(&group).await?);
+        // The LID that a group's packets have.
+        let lid = async |socket: &RawEtherSocket| -> Result<_> {
+            loop {
+                a.send_to(b"to all", &group.dest(CHAT)).await?;
+                match timeout(MOMENT, socket.recv()).await {
+                    Ok(Ok(frame)) => break Ok(frame.meta.dst),
+                    Ok(Err(error)) if !error.is_transient() => break Err(error.into()),
+                    _ => {}
+                }
+            }
+        };
+        let before = lid(&b).await?;
+        assert_eq!(before, lid(&beside).await?);
+        held.leave()?;
+        drop(first);
+        net.sm("left").restart();
+        for socket in [&b, &beside] {
+            while lid(socket).await? == before {}
+        }
+        for socket in [&b, &beside] {
+            while !is_silent(socket).await {}
+        }
+        // Each frame once.
+        a.send_to(b"last one", &group.dest(CHAT)).await?;
+        for socket in [&b, &beside] {
+            assert_eq!(&socket.recv().await?.data[..], b"last one");
+            assert!(is_silent(socket).await);
+        }
+        Ok(())
+    })
+    .await?
+}
+
+/// However many groups a socket sends to in turn, each is joined once.
+#[tokio::test(start_paused = true)]
+async fn groups_that_are_sent_to_in_turn_are_joined_once() -> Result {
+    timeout(LIMIT, async {
+        let net = two_switches().await?;
+        let a = RawEtherSocket::bind(&link(&net, "ann"), [CHAT]).await?;
+        let groups: std::result::Result<Vec<_>, _> =
+            (0..100).map(|n| Group::link([0x33, 0x33, 0, 0, 1, n])).collect();
+        let dests: Vec<_> = groups?.iter().map(|group| group.dest(CHAT)).collect();
+        let asked = || net.sm("left").counters().into_iter().find(|(name, _)| *name == "requests");
+        for dest in &dests {
+            a.send_to(b"12345678", dest).await?;
+        }
+        let before = asked();
+        for dest in dests.iter().chain(&dests) {
+            a.send_to(b"12345678", dest).await?;
+        }
+        assert_eq!(asked(), before);
+        Ok(())
+    })
+    .await?
+}
+
 /// A port that is down says so once to who receives, and each time to who sends; afterwards all goes on, groups included.
 #[tokio::test(start_paused = true)]
 async fn raw_t20_a_port_goes_down_and_comes_back() -> Result {

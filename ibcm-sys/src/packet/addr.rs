@@ -15,6 +15,7 @@ impl LinkAddress {
     pub const MAX: usize = 24;
 
     /// The address with these bytes, `None` if there are more than [`MAX`](Self::MAX).
+    #[inline]
     pub fn new(address: &[u8]) -> Option<Self> {
         let mut bytes = [0; Self::MAX];
         bytes.get_mut(..address.len())?.copy_from_slice(address);
@@ -22,6 +23,7 @@ impl LinkAddress {
     }
 
     /// Its bytes.
+    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
@@ -46,17 +48,34 @@ impl fmt::Debug for LinkAddress {
 /// Where a datagram goes, or came from.
 #[derive(Clone, Copy)]
 pub struct Address {
-    pub(super) raw: libc::sockaddr_storage,
+    pub(super) raw: Storage,
     pub(super) len: libc::socklen_t,
 }
+
+/// Room for a `sockaddr_ll`, whose address may be longer than its field, and for a `sockaddr_in6`.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+pub(super) struct Storage([u8; Self::LEN]);
+
+impl Storage {
+    pub(super) const LEN: usize = Source::LINK_LEN.next_multiple_of(8);
+}
+
+const _: () = {
+    assert!(
+        Storage::LEN >= size_of::<libc::sockaddr_ll>() && Storage::LEN >= size_of::<libc::sockaddr_in6>()
+    );
+    assert!(align_of::<Storage>() >= align_of::<libc::sockaddr_ll>());
+    assert!(align_of::<Storage>() >= align_of::<libc::sockaddr_in6>());
+};
 
 impl Address {
     /// On a link: interface, EtherType, address.
     pub fn link(index: u32, protocol: u16, address: LinkAddress) -> Self {
         let mut this = Self::none();
         let len = size_of::<libc::sockaddr_ll>() - 8 + address.as_bytes().len().max(8);
-        // SAFETY: `sockaddr_storage` is as large and as aligned as every socket address, and all bytes zero is one of these.
-        // The link address may be longer than its field: it goes on behind it, inside the storage, as the kernel reads it.
+        // SAFETY: the storage is large and aligned enough for this address, for which all bytes zero is a value. The link address
+        // may be longer than its field: it goes on behind it, inside the storage, as the kernel reads it.
         unsafe {
             let ll = (&raw mut this.raw).cast::<libc::sockaddr_ll>();
             (*ll).sll_family = libc::AF_PACKET as _;
@@ -84,15 +103,16 @@ impl Address {
         this
     }
 
-    pub(super) fn none() -> Self {
-        // SAFETY: integers: all bytes zero is a value.
-        Self { raw: unsafe { std::mem::zeroed() }, len: 0 }
+    pub(super) const fn none() -> Self {
+        Self { raw: Storage([0; Storage::LEN]), len: 0 }
     }
 
     /// Who sent a datagram, from an address that the kernel has filled in.
+    #[inline]
     pub(super) fn source(&self) -> Source {
-        match i32::from(self.raw.ss_family) {
-            // SAFETY: an address of this family is a `sockaddr_ll`; the storage has more than the bytes that are read.
+        let [low, high, ..] = self.raw.0;
+        match i32::from(u16::from_ne_bytes([low, high])) {
+            // SAFETY: an address of this family is a `sockaddr_ll`; the storage has the bytes that are read.
             libc::AF_PACKET => unsafe { Source::link_at((&raw const self.raw).cast()) },
             libc::AF_INET6 => {
                 // SAFETY: an address of this family is a `sockaddr_in6`, for which the storage is large enough.
@@ -139,15 +159,20 @@ impl Source {
     ///
     /// # Safety
     /// There are [`LINK_LEN`](Self::LINK_LEN) bytes to read, though the address may be shorter, and they begin with one.
+    #[inline]
     pub(super) unsafe fn link_at(at: *const u8) -> Self {
         // SAFETY: the caller has them; they need not be aligned.
         let ll = unsafe { at.cast::<libc::sockaddr_ll>().read_unaligned() };
         let len = usize::from(ll.sll_halen).min(LinkAddress::MAX);
         let mut bytes = [0; LinkAddress::MAX];
-        // SAFETY: the address begins in its field and may go on behind it, at most 24 bytes, which the caller has.
-        unsafe {
-            at.add(std::mem::offset_of!(libc::sockaddr_ll, sll_addr))
-                .copy_to_nonoverlapping(bytes.as_mut_ptr(), len);
+        if len == 6 {
+            bytes[..6].copy_from_slice(&ll.sll_addr[..6]); // no call to copy so few
+        } else {
+            // SAFETY: the address begins in its field and may go on behind it, at most 24 bytes, which the caller has.
+            unsafe {
+                at.add(std::mem::offset_of!(libc::sockaddr_ll, sll_addr))
+                    .copy_to_nonoverlapping(bytes.as_mut_ptr(), len);
+            }
         }
         Self::Link { packet_type: ll.sll_pkttype, address: LinkAddress { len: len as u8, bytes } }
     }

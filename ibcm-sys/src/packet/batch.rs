@@ -4,7 +4,9 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::Ipv6Addr;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
 
+use super::addr::Storage;
 use super::options::packet_info;
 use super::{Address, Source};
 
@@ -14,25 +16,50 @@ pub const BATCH: usize = 64;
 /// Room for what the kernel says beside a datagram.
 const CONTROL: usize = 128;
 
-/// Room for received datagrams.
+/// Room for received datagrams, and what the kernel is asked with: made once, so that a call that finds little costs little.
 pub struct RecvBatch {
     size: usize,
-    data: Box<[u8]>,
-    about: Box<[About]>,
     filled: usize,
+    /// Each points at a part, a name and control room of its own, and so through the part at `size` bytes of the data.
+    headers: Fixed<libc::mmsghdr>,
+    _parts: Fixed<libc::iovec>,
+    names: Fixed<Address>,
+    _control: Fixed<Control>,
+    data: Fixed<u8>,
 }
 
-#[derive(Clone, Copy)]
-struct About {
-    from: Address,
-    copied: usize,
-    wire_len: usize,
-    drops: Option<u32>,
-    tag: Option<Tag>,
-    is_checksum_partial: bool,
-    to: Option<(Ipv6Addr, u32)>,
-    hop_limit: Option<u8>,
-    traffic_class: Option<u8>,
+// SAFETY: the pointers in it point at memory that belongs to the value alone and is no thread's, and which it reads through `&self`
+// and has written through `&mut self` only.
+unsafe impl Send for RecvBatch {}
+// SAFETY: as above.
+unsafe impl Sync for RecvBatch {}
+
+/// A slice that stays where it is and that pointers may point into: of a `Box` Rust takes it that nothing else does.
+struct Fixed<T>(NonNull<[T]>);
+
+impl<T> Fixed<T> {
+    fn new(all: Vec<T>) -> Self {
+        Self(NonNull::from(Box::leak(all.into_boxed_slice())))
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Where one of them is, or the end.
+    fn at(&self, n: usize) -> *mut T {
+        assert!(n <= self.len());
+        // SAFETY: it is no further than the end of the slice.
+        unsafe { self.0.cast::<T>().as_ptr().add(n) }
+    }
+}
+
+impl<T> Drop for Fixed<T> {
+    fn drop(&mut self) {
+        // SAFETY: this is the box that `new` leaked, and nothing that points into it is used afterwards: all that does is dropped with
+        // it.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
 }
 
 /// A VLAN tag that the kernel has taken out of a frame.
@@ -82,24 +109,30 @@ impl RecvBatch {
     /// Room for `count` datagrams, at most [`BATCH`], of `size` bytes.
     pub fn new(count: usize, size: usize) -> Self {
         let count = count.clamp(1, BATCH);
-        let nothing = About {
-            from: Address::none(),
-            copied: 0,
-            wire_len: 0,
-            drops: None,
-            tag: None,
-            is_checksum_partial: false,
-            to: None,
-            hop_limit: None,
-            traffic_class: None,
+        let data = Fixed::new(vec![0; count * size]);
+        let names = Fixed::new(vec![Address::none(); count]);
+        let control = Fixed::new((0..count).map(|_| Control([0; CONTROL])).collect());
+        let part = |n| libc::iovec { iov_base: data.at(n * size).cast(), iov_len: size };
+        let parts = Fixed::new((0..count).map(part).collect());
+        let header = |n| {
+            // SAFETY: integers and pointers: all bytes zero is a value.
+            let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
+            // SAFETY: a place inside of a live address, of which no reference is made.
+            header.msg_hdr.msg_name = unsafe { (&raw mut (*names.at(n)).raw).cast() };
+            header.msg_hdr.msg_namelen = Storage::LEN as _;
+            header.msg_hdr.msg_iov = parts.at(n);
+            header.msg_hdr.msg_iovlen = 1;
+            header.msg_hdr.msg_control = control.at(n).cast();
+            header.msg_hdr.msg_controllen = CONTROL as _;
+            header
         };
-        let (data, about) = (vec![0; count * size].into(), vec![nothing; count].into());
-        Self { size, data, about, filled: 0 }
+        let headers = Fixed::new((0..count).map(header).collect());
+        Self { size, filled: 0, headers, _parts: parts, names, _control: control, data }
     }
 
     /// How many there is room for.
     pub fn capacity(&self) -> usize {
-        self.about.len()
+        self.headers.len()
     }
 
     /// Receives what has arrived, at most `most`; what was there is gone.
@@ -107,54 +140,22 @@ impl RecvBatch {
     /// # Errors
     /// `WouldBlock` if there is none; what the socket reports.
     pub fn recv(&mut self, socket: BorrowedFd<'_>, most: usize) -> io::Result<usize> {
-        self.filled = 0;
-        let count = most.min(self.about.len());
-        let mut control = [const { MaybeUninit::<Control>::uninit() }; BATCH];
-        let mut parts = [const { MaybeUninit::<libc::iovec>::uninit() }; BATCH];
-        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; BATCH];
-        let buffers = self.data.chunks_exact_mut(self.size.max(1));
-        // Without room each datagram is cut to nothing.
-        let buffers = buffers.map(Some).chain(std::iter::repeat_with(|| None));
-        for (n, (about, buffer)) in self.about.iter_mut().zip(buffers).take(count).enumerate() {
-            let (base, len) = match buffer {
-                Some(buffer) => (buffer.as_mut_ptr().cast(), buffer.len()),
-                None => (std::ptr::NonNull::<u8>::dangling().as_ptr().cast(), 0),
-            };
-            let part = parts[n].write(libc::iovec { iov_base: base, iov_len: len });
-            // SAFETY: integers and pointers: all bytes zero is a value.
-            let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
-            header.msg_hdr.msg_name = (&raw mut about.from.raw).cast();
-            header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_storage>() as _;
-            header.msg_hdr.msg_iov = part;
-            header.msg_hdr.msg_iovlen = 1;
-            header.msg_hdr.msg_control = control[n].as_mut_ptr().cast();
+        for n in 0..std::mem::take(&mut self.filled) {
+            // SAFETY: there are so many headers, and nobody else has a pointer to them.
+            let header = unsafe { &mut *self.headers.at(n) };
+            // What the last call has changed.
+            header.msg_hdr.msg_namelen = Storage::LEN as _;
             header.msg_hdr.msg_controllen = CONTROL as _;
-            headers[n].write(header);
         }
-        // SAFETY: the descriptor is open for the time of the borrow. The first `count` headers were written above; each points at
-        // an address, a buffer and control room of its own, which live until after the call, with their lengths.
+        let count = most.min(self.capacity());
+        // SAFETY: the descriptor is open for the time of the borrow. There are at least `count` headers; each points at an address,
+        // a buffer and control room of its own, with their lengths, which live as long as `self` and which nobody reads meanwhile.
         let received = unsafe {
             let flags = (libc::MSG_DONTWAIT | libc::MSG_TRUNC) as _;
-            libc::recvmmsg(
-                socket.as_raw_fd(),
-                headers.as_mut_ptr().cast(),
-                count as _,
-                flags,
-                std::ptr::null_mut(),
-            )
+            libc::recvmmsg(socket.as_raw_fd(), self.headers.at(0), count as _, flags, std::ptr::null_mut())
         };
-        let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
-        for (about, header) in self.about.iter_mut().zip(&headers).take(received) {
-            // SAFETY: the first `count` headers are written, and `received` is no more.
-            let header = unsafe { header.assume_init_ref() };
-            about.from.len = header.msg_hdr.msg_namelen;
-            // With MSG_TRUNC among the flags of the call the length is the datagram's, not what was copied.
-            about.copied = (header.msg_len as usize).min(self.size);
-            about.wire_len = header.msg_len as usize;
-            about.note(&header.msg_hdr);
-        }
-        self.filled = received;
-        Ok(received)
+        self.filled = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+        Ok(self.filled)
     }
 
     /// How many were received.
@@ -167,20 +168,42 @@ impl RecvBatch {
         self.filled == 0
     }
 
+    /// What the kernel has filled in for a datagram.
+    fn header(&self, at: usize) -> Option<&libc::mmsghdr> {
+        // SAFETY: there are as many headers, and who writes in them has the only reference to `self`.
+        (at < self.filled).then(|| unsafe { &*self.headers.at(at) })
+    }
+
+    /// The bytes of the datagram at this place that there was room for.
+    #[inline]
+    pub fn data(&self, at: usize) -> Option<&[u8]> {
+        // With MSG_TRUNC among the flags of the call the length is the datagram's, not what was copied.
+        let len = (self.header(at)?.msg_len as usize).min(self.size);
+        // SAFETY: the datagram's room is inside of the data and `size` bytes long; who writes in it has the only reference to `self`.
+        Some(unsafe { std::slice::from_raw_parts(self.data.at(at * self.size), len) })
+    }
+
     /// The datagram at this place.
     pub fn get(&self, at: usize) -> Option<Received<'_>> {
-        let about = self.about[..self.filled].get(at)?;
-        Some(Received {
-            data: &self.data[at * self.size..][..about.copied],
-            wire_len: about.wire_len,
-            from: about.from.source(),
-            drops: about.drops,
-            tag: about.tag,
-            is_checksum_partial: about.is_checksum_partial,
-            to: about.to,
-            hop_limit: about.hop_limit,
-            traffic_class: about.traffic_class,
-        })
+        let (header, data) = (self.header(at)?, self.data(at)?);
+        let from = match header.msg_hdr.msg_namelen {
+            0 => Source::Unknown,
+            // SAFETY: there are as many addresses, and who writes in them has the only reference to `self`.
+            _ => unsafe { &*self.names.at(at) }.source(),
+        };
+        let mut received = Received {
+            data,
+            wire_len: header.msg_len as usize,
+            from,
+            drops: None,
+            tag: None,
+            is_checksum_partial: false,
+            to: None,
+            hop_limit: None,
+            traffic_class: None,
+        };
+        received.note(&header.msg_hdr);
+        Some(received)
     }
 }
 
@@ -194,11 +217,9 @@ impl std::fmt::Debug for RecvBatch {
 #[repr(C, align(8))]
 struct Control([u8; CONTROL]);
 
-impl About {
+impl Received<'_> {
     /// Reads the control messages.
     fn note(&mut self, header: &libc::msghdr) {
-        (self.drops, self.tag, self.to, self.hop_limit, self.traffic_class) = (None, None, None, None, None);
-        self.is_checksum_partial = false;
         // SAFETY: the kernel has filled in the header: its control part is `msg_controllen` bytes of whole messages in live, aligned
         // memory, which these macros walk. Each message is read as what its level and type say it is, if it is as long.
         unsafe {
@@ -232,44 +253,89 @@ impl About {
     }
 }
 
+/// What goes before the payload of a datagram, at most [`MAX`](Self::MAX) bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Head {
+    len: usize,
+    bytes: [u8; Self::MAX],
+}
+
+impl Head {
+    /// The longest in bytes.
+    pub const MAX: usize = 24;
+
+    /// Nothing.
+    pub const NONE: Self = Self { len: 0, bytes: [0; Self::MAX] };
+
+    /// The first `len` of these bytes, or all.
+    #[inline]
+    pub const fn new(bytes: [u8; Self::MAX], len: usize) -> Self {
+        Self { len: if len < Self::MAX { len } else { Self::MAX }, bytes }
+    }
+}
+
 /// A datagram to be sent: what goes before the payload, the payload, and where to.
 #[derive(Debug, Clone, Copy)]
 pub struct Outgoing<'a> {
-    /// A header, perhaps of no bytes.
-    pub header: &'a [u8],
+    /// A header.
+    pub head: Head,
     /// The payload.
     pub data: &'a [u8],
     /// Where to; `None` if the socket or the header says it.
     pub to: Option<Address>,
 }
 
+/// Up to so many bytes are put together behind their header: that costs less than a second part for the kernel to look at.
+const JOINED: usize = 256;
+
 /// Sends the first of `datagrams`, at most [`BATCH`], and says how many the kernel took.
 ///
 /// # Errors
 /// What was wrong with the first of all; what is wrong with a later one is said when that is the first.
-pub fn send_many(socket: BorrowedFd<'_>, datagrams: &[Outgoing<'_>]) -> io::Result<usize> {
-    let count = datagrams.len().min(BATCH);
+pub fn send_many<'a>(
+    socket: BorrowedFd<'_>,
+    datagrams: impl Iterator<Item = Outgoing<'a>>,
+) -> io::Result<usize> {
+    let mut joined = [const { MaybeUninit::<[u8; JOINED]>::uninit() }; BATCH];
+    let mut names = [const { MaybeUninit::<Storage>::uninit() }; BATCH];
     let mut parts = [const { MaybeUninit::<[libc::iovec; 2]>::uninit() }; BATCH];
     let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; BATCH];
-    for (n, datagram) in datagrams.iter().take(count).enumerate() {
-        let part =
-            |bytes: &[u8]| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        let parts = parts[n].write([part(datagram.header), part(datagram.data)]);
+    let mut count = 0;
+    let rooms = joined.iter_mut().zip(&mut names).zip(&mut parts).zip(&mut headers);
+    for ((((joined, name), parts), header), Outgoing { head, data, to }) in rooms.zip(datagrams) {
+        let part = |at: *const u8, len| libc::iovec { iov_base: at.cast_mut().cast(), iov_len: len };
+        let (whole, joined) = (head.len + data.len(), joined.as_mut_ptr().cast::<u8>());
+        let mut used = 1;
+        let parts = if head.len == 0 {
+            parts.write([part(data.as_ptr(), data.len()), part(data.as_ptr(), 0)])
+        } else {
+            // SAFETY: the header is no longer than the room for both.
+            unsafe { joined.copy_from_nonoverlapping(head.bytes.as_ptr(), Head::MAX) };
+            if whole <= JOINED {
+                // SAFETY: both together are no longer than that.
+                unsafe { joined.add(head.len).copy_from_nonoverlapping(data.as_ptr(), data.len()) };
+                parts.write([part(joined, whole), part(joined, 0)])
+            } else {
+                used = 2;
+                parts.write([part(joined, head.len), part(data.as_ptr(), data.len())])
+            }
+        };
         // SAFETY: integers and pointers: all bytes zero is a value.
-        let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
-        if let Some(to) = &datagram.to {
-            header.msg_hdr.msg_name = (&raw const to.raw).cast_mut().cast();
-            header.msg_hdr.msg_namelen = to.len;
+        let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
+        if let Some(to) = to {
+            message.msg_hdr.msg_name = (&raw mut *name.write(to.raw)).cast();
+            message.msg_hdr.msg_namelen = to.len;
         }
-        header.msg_hdr.msg_iov = parts.as_mut_ptr();
-        header.msg_hdr.msg_iovlen = 2;
-        headers[n].write(header);
+        message.msg_hdr.msg_iov = parts.as_mut_ptr();
+        message.msg_hdr.msg_iovlen = used;
+        header.write(message);
+        count += 1;
     }
     // SAFETY: the descriptor is open for the time of the borrow. The first `count` headers were written above; what they point
     // at lives until after the call and is only read.
     let sent = unsafe {
         let flags = libc::MSG_DONTWAIT as _;
-        libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr().cast(), count as _, flags)
+        libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr().cast(), count, flags)
     };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
@@ -289,13 +355,15 @@ mod tests {
         let mut batch = RecvBatch::new(8, 4);
         assert_eq!(batch.recv(b.as_fd(), 8).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         a.connect(b.local_addr().unwrap()).unwrap();
+        let head = |bytes: &[u8]| {
+            let mut all = [0; Head::MAX];
+            all[..bytes.len()].copy_from_slice(bytes);
+            Head::new(all, bytes.len())
+        };
         let to = None;
-        let all = [(&b"a"[..], &b"b"[..]), (b"", b"four"), (b"longer", b"")].map(|(header, data)| Outgoing {
-            header,
-            data,
-            to,
-        });
-        assert_eq!(send_many(a.as_fd(), &all).unwrap(), 3);
+        let all = [(&b"a"[..], &b"b"[..]), (b"", b"four"), (b"longer", b"")];
+        let all = all.map(|(bytes, data)| Outgoing { head: head(bytes), data, to });
+        assert_eq!(send_many(a.as_fd(), all.into_iter()).unwrap(), 3);
         assert_eq!(batch.recv(b.as_fd(), 2).unwrap(), 2);
         let first = batch.get(0).unwrap();
         assert_eq!((first.data, first.to.unwrap().0), (&b"ab"[..], "::1".parse().unwrap()));
@@ -306,5 +374,29 @@ mod tests {
         let cut = batch.get(0).unwrap();
         assert_eq!((cut.data, cut.wire_len), (&b"long"[..], 6));
         assert!(batch.get(1).is_none());
+    }
+
+    /// Header and payload are one datagram, whether they are put together before the call or by it.
+    #[test]
+    fn a_datagram_of_any_length_is_whole() {
+        let (a, b) = (UdpSocket::bind("[::1]:0").unwrap(), UdpSocket::bind("[::1]:0").unwrap());
+        a.connect(b.local_addr().unwrap()).unwrap();
+        let bytes: Vec<_> = (0..=u8::MAX).cycle().take(1500).collect();
+        let mut batch = RecvBatch::new(4, 2048);
+        for (round, head) in [0, 1, 14, Head::MAX].into_iter().enumerate() {
+            let payloads = [0, 1, JOINED - head, JOINED - head + 1, 1400].map(|len| &bytes[..len]);
+            let outgoing =
+                payloads.map(|data| Outgoing { head: Head::new([7; Head::MAX], head), data, to: None });
+            assert_eq!(send_many(a.as_fd(), outgoing.into_iter()).unwrap(), 5);
+            for (part, wanted) in [(0..4), (4..5)].into_iter().zip([&payloads[..4], &payloads[4..]]) {
+                assert_eq!(batch.recv(b.as_fd(), 4).unwrap(), part.len());
+                for (at, payload) in wanted.iter().enumerate() {
+                    assert_eq!(batch.data(at).unwrap(), [&vec![7; head][..], payload].concat());
+                    assert_eq!(batch.get(at).unwrap().to.is_some(), round > 0);
+                }
+            }
+            // There is room for what the kernel says though it has said nothing before.
+            super::super::deliver_ipv6_facts(b.as_fd()).unwrap();
+        }
     }
 }

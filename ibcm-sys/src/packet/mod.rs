@@ -8,7 +8,7 @@ mod options;
 mod ring;
 
 pub use addr::{Address, LinkAddress, Source};
-pub use batch::{BATCH, Outgoing, Received, RecvBatch, Tag, send_many};
+pub use batch::{BATCH, Head, Outgoing, Received, RecvBatch, Tag, send_many};
 pub use options::{
     Instruction, Kind, LinkInfo, attach_filter, bind, deliver_auxdata, deliver_ipv6_facts, dropped, exists,
     fanout, hear_no_outgoing, ipv6_checksum_at, ipv6_header_included, link_info, membership, namespace,

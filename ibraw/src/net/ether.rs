@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::task::Poll;
 
 use ibcm_sys::packet::{
-    self, Address, Instruction, Kind, LinkAddress, Outgoing, Received, RecvBatch, Source,
+    self, Address, Head, Instruction, Kind, LinkAddress, Outgoing, Received, RecvBatch, Source,
 };
 use ibwire::raw::{EtherType, Ipv6Header};
 use socket2::{Domain, Socket, Type};
@@ -129,9 +129,9 @@ impl PacketSocket {
         joined: &HashMap<LinkAddress, Vec<Option<Ipv6Addr>>>,
     ) -> Option<(usize, EtherMeta)> {
         let counters = &self.counters;
-        let Source::Link { packet_type, address: src } = received.from else { return None };
         let begin = frame::header_len(self.link.kind);
-        let Some(header) = frame::parse(self.link.kind, received.data) else {
+        let header = frame::parse(self.link.kind, received.data);
+        let (Source::Link { packet_type, address: src }, Some(header)) = (received.from, header) else {
             count(&counters.rx_malformed);
             return None;
         };
@@ -211,6 +211,17 @@ pub(crate) fn check_type(kind: LinkKind, ether_type: EtherType) -> Result<(), Ra
     Err(RawError::EtherTypeNotOnLink { ether_type, why })
 }
 
+/// Whether packet sockets join groups of a link.
+fn joinable(kind: LinkKind) -> Result<(), RawError> {
+    match kind {
+        // The kernel's IPv6 knows the P_Key and the scope that the driver wants in their addresses (spec/raw.md 6.4).
+        LinkKind::InfiniBand => Err(RawError::Unsupported(
+            "a group for packets of an EtherType, other than by a `RawIpv6Socket` that joins it,",
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// The program that takes frames of these types.
 fn program(types: &[EtherType]) -> Result<Vec<Instruction>, RawError> {
     /// Load what the kernel takes the frame's type for (`SKF_AD_OFF + SKF_AD_PROTOCOL`).
@@ -286,21 +297,14 @@ impl Backend<Ether> for PacketSocket {
 
     fn send(&self, datagrams: &[(&[u8], &EtherDest)]) -> Result<usize, NotSent> {
         let (kind, len) = (self.link.kind, frame::header_len(self.link.kind));
-        let headers: Vec<_> = datagrams
-            .iter()
-            .map(|(_, dest)| frame::build(kind, dest.to, self.link.address, dest.ether_type))
-            .collect();
-        let outgoing: Vec<_> = datagrams
-            .iter()
-            .zip(&headers)
-            .map(|((data, dest), header)| {
-                // Of Ethernet the kernel reads the EtherType in the header.
-                let to = (kind == LinkKind::InfiniBand)
-                    .then(|| Address::link(self.link.index, dest.ether_type.0, dest.to));
-                Outgoing { header: &header[..len], data, to }
-            })
-            .collect();
-        let sent = self.queue.send(&outgoing, &self.watch, &self.counters)?;
+        let outgoing = datagrams.iter().map(|(data, dest)| Outgoing {
+            head: Head::new(frame::build(kind, dest.to, self.link.address, dest.ether_type), len),
+            data,
+            // Of Ethernet the kernel reads the EtherType in the header.
+            to: (kind == LinkKind::InfiniBand)
+                .then(|| Address::link(self.link.index, dest.ether_type.0, dest.to)),
+        });
+        let sent = self.queue.send(outgoing, &self.watch, &self.counters)?;
         add(&self.counters.tx_packets, sent);
         add(&self.counters.tx_bytes, datagrams[..sent].iter().map(|(data, _)| data.len()).sum());
         Ok(sent)
@@ -376,9 +380,7 @@ impl Backend<Ether> for PacketSocket {
 
 impl PacketSocket {
     fn join_now(&self, group: &Group) -> Result<(), RawError> {
-        if self.link.kind == LinkKind::InfiniBand {
-            return Err(RawError::Unsupported("a group of IP over InfiniBand for packets of an EtherType"));
-        }
+        joinable(self.link.kind)?;
         let address = group.on_link();
         let mut joined = self.joined.write().unwrap_or_else(PoisonError::into_inner);
         let joining = |error| RawError::io("join a group", error);
@@ -395,5 +397,33 @@ impl PacketSocket {
             return Err(joining(error));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn raw_t25_ip_over_infiniband_carries_five_types() {
+        let refused = |kind, ether_type| match check_type(kind, ether_type) {
+            Err(RawError::EtherTypeNotOnLink { ether_type: of, why }) if of == ether_type => Some(why),
+            other => other.map(|()| None).expect("no other error"),
+        };
+        let carried = [EtherType::IPV4, EtherType::IPV6, EtherType::ARP, EtherType::RARP, EtherType::TIPC];
+        for ether_type in carried {
+            assert_eq!(refused(LinkKind::InfiniBand, ether_type), None, "{ether_type}");
+        }
+        for ether_type in [EtherType::LOCAL_1, EtherType::VLAN, EtherType(0x0400)] {
+            let why = refused(LinkKind::InfiniBand, ether_type).expect("refused");
+            assert!(why.contains("IP over InfiniBand"), "{why}");
+        }
+        assert_eq!(refused(LinkKind::Ethernet, EtherType::LOCAL_1), None);
+        let why = refused(LinkKind::Ethernet, EtherType(0x05ff)).expect("refused");
+        assert!(why.contains("length"), "{why}");
+        // Its groups are those of IPv6, which another socket joins.
+        let error = joinable(LinkKind::InfiniBand).expect_err("refused").to_string();
+        assert!(error.contains("RawIpv6Socket"), "{error}");
+        assert!(joinable(LinkKind::Ethernet).is_ok());
     }
 }

@@ -1,6 +1,6 @@
 //! The header of a frame as packet sockets hand it out.
 
-use ibcm_sys::packet::LinkAddress;
+use ibcm_sys::packet::{Head, LinkAddress};
 use ibwire::raw::EtherType;
 
 use crate::link::LinkKind;
@@ -9,9 +9,6 @@ use crate::link::LinkKind;
 pub(super) const fn header_len(kind: LinkKind) -> usize {
     if matches!(kind, LinkKind::InfiniBand) { 24 } else { 14 }
 }
-
-/// The longest header.
-pub(super) const LONGEST: usize = 24;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Header {
@@ -41,17 +38,17 @@ pub(super) fn build(
     dst: LinkAddress,
     src: LinkAddress,
     ether_type: EtherType,
-) -> [u8; LONGEST] {
-    let mut header = [0; LONGEST];
+) -> [u8; Head::MAX] {
+    let mut header = [0; Head::MAX];
     let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
-    match kind {
-        LinkKind::InfiniBand => {
+    match (kind, dst.as_bytes().first_chunk::<6>(), src.as_bytes().first_chunk::<6>()) {
+        (LinkKind::InfiniBand, ..) | (_, None, _) | (_, _, None) => {
             put(0, dst.as_bytes());
             put(20, &ether_type.0.to_be_bytes());
         }
-        _ => {
-            put(0, dst.as_bytes());
-            put(6, src.as_bytes());
+        (_, Some(dst), Some(src)) => {
+            put(0, dst);
+            put(6, src);
             put(12, &ether_type.0.to_be_bytes());
         }
     }

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::task::Poll;
 
 use futures_core::future::BoxFuture;
-use ibcm_sys::packet::{self, Address, Outgoing, Received, RecvBatch, Source};
+use ibcm_sys::packet::{self, Address, Head, Outgoing, Received, RecvBatch, Source};
 use ibwire::raw::{Ipv6Header, NextHeader};
 use rustix::io::Errno;
 use socket2::{Domain, Protocol as Number, Socket, Type};
@@ -64,8 +64,10 @@ impl RawSockets {
     }
 
     fn meta(&self, lane: &Lane, received: &Received<'_>, joined: &HashSet<Ipv6Addr>) -> Option<Ipv6Meta> {
-        let Source::Ipv6 { address: src, .. } = received.from else { return None };
-        let (dst, by) = received.to?;
+        let (Source::Ipv6 { address: src, .. }, Some((dst, by))) = (received.from, received.to) else {
+            count(&self.counters.rx_malformed);
+            return None;
+        };
         if by != self.link.index {
             count(&self.counters.rx_other_host);
             return None;
@@ -96,6 +98,11 @@ impl RawSockets {
             .find(of_it)
             .ok_or(RawError::InvalidDest("the socket is bound to other next headers"))
     }
+}
+
+/// The most bytes that are sent in one packet. A link may be too short for a header: nothing goes over it.
+fn most(mtu: usize, is_with_header: bool) -> usize {
+    if is_with_header { mtu } else { mtu.saturating_sub(Ipv6Header::LEN) }
 }
 
 /// A bound socket for one next header.
@@ -187,16 +194,13 @@ impl Backend<Ipv6> for RawSockets {
     fn send(&self, datagrams: &[(&[u8], &Ipv6Dest)]) -> Result<usize, NotSent> {
         let Some((_, first)) = datagrams.first() else { return Ok(0) };
         let lane = self.lane(first.next_header)?;
-        let outgoing: Vec<_> = datagrams
-            .iter()
-            .take_while(|(_, dest)| dest.next_header == first.next_header)
-            .map(|(data, dest)| Outgoing {
-                header: &[],
-                data,
-                to: Some(Address::ipv6(dest.addr, self.link.index)),
-            })
-            .collect();
-        let sent = lane.queue.send(&outgoing, &self.watch, &self.counters)?;
+        let of_lane = datagrams.iter().take_while(|(_, dest)| dest.next_header == first.next_header);
+        let outgoing = of_lane.map(|(data, dest)| Outgoing {
+            head: Head::NONE,
+            data,
+            to: Some(Address::ipv6(dest.addr, self.link.index)),
+        });
+        let sent = lane.queue.send(outgoing, &self.watch, &self.counters)?;
         add(&self.counters.tx_packets, sent);
         add(&self.counters.tx_bytes, datagrams[..sent].iter().map(|(data, _)| data.len()).sum());
         Ok(sent)
@@ -214,7 +218,7 @@ impl Backend<Ipv6> for RawSockets {
 
     fn check(&self, data: &[u8], dest: &Ipv6Dest) -> Result<usize, RawError> {
         self.lane(dest.next_header)?;
-        let max = if self.plan.own.caller_header { self.link.mtu } else { self.link.mtu - Ipv6Header::LEN };
+        let max = most(self.link.mtu, self.plan.own.caller_header);
         if data.len() > max {
             return Err(RawError::TooLarge { len: data.len(), max });
         }
@@ -264,5 +268,17 @@ impl RawSockets {
         joined.map_err(|error| RawError::io("join a group", error))?;
         self.joined.write().unwrap_or_else(PoisonError::into_inner).insert(address);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `ip link set lo mtu 20` is possible.
+    #[test]
+    fn raw_t27_a_link_that_is_too_short_for_a_header_takes_nothing() {
+        let all = [(1500, false), (1500, true), (40, false), (39, false), (20, false)];
+        assert_eq!(all.map(|(mtu, is_with_header)| most(mtu, is_with_header)), [1460, 1500, 0, 0, 0]);
     }
 }

@@ -98,14 +98,14 @@ impl Queue {
         self.watched.ready().await.map_err(|error| RawError::io("wait for a socket", error))
     }
 
-    pub(super) fn send(
+    pub(super) fn send<'a>(
         &self,
-        datagrams: &[Outgoing<'_>],
+        datagrams: impl Iterator<Item = Outgoing<'a>> + Clone,
         watch: &Watch,
         counters: &Counters,
     ) -> Result<usize, NotSent> {
         loop {
-            let error = match send_many(self.sender().as_fd(), datagrams) {
+            let error = match send_many(self.sender().as_fd(), datagrams.clone()) {
                 Ok(sent) => return Ok(sent),
                 Err(error) => error,
             };

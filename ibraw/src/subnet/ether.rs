@@ -3,7 +3,7 @@
 use ibdev::qp::QpType;
 use ibdev::{PortAttr, RawDest, RawTypes, SendOp, SendWr};
 use ibwire::raw::{EtherType, size};
-use ibwire::{Lid, Rate, ServiceLevel};
+use ibwire::{Gid, Lid, Rate, ServiceLevel};
 
 use super::lid_address;
 use super::queue::work;
@@ -106,6 +106,10 @@ impl OnSubnet for Ether {
             Ok(To::Group(group)) => Some(group),
             _ => None,
         }
+    }
+
+    fn port_of(_: &EtherDest) -> Option<Gid> {
+        None
     }
 
     fn joins(group: &Group) -> Result<Group, RawError> {

@@ -1,11 +1,12 @@
 //! The groups of a socket, and how they are joined: where there is an SA by that, else in the subnet's own table.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use ibdev::RawDest;
 use ibsa::{Membership, QueryError};
-use ibwire::{Gid, QKey, Rate};
+use ibwire::{Gid, Lid, QKey, Rate};
+use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::mgid::{BROADCAST, mgid};
@@ -17,23 +18,35 @@ use crate::{Group, RawError};
 /// The Q_Key that IP over InfiniBand gives its groups unless it is told otherwise.
 const IPOIB_Q_KEY: QKey = QKey(0x0b1b);
 
-/// Groups that a socket has joined to send to, at most; then the oldest is left.
-const SENT_TO: usize = 64;
+/// Groups that a socket has joined to send to, at most; then the one that was not sent to for the longest time is left.
+const SENT_TO: usize = 1024;
 
 #[derive(Debug)]
 pub(super) struct Groups {
     port: Arc<SubnetPort>,
     queue: Weak<Queue>,
     state: Mutex<State>,
+    /// For who waits, that a group is lost.
+    losses: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
     joined: HashMap<Gid, Joined>,
     /// At the SA, to send alone.
-    sent_to: VecDeque<Membership>,
+    sent_to: HashMap<Gid, SentTo>,
+    /// Counts what was sent to those.
+    sends: u64,
     /// The group of all stations of IP over InfiniBand, without which the SA makes none of an IPv6 address (RFC 4391 5).
     all: Option<Membership>,
+}
+
+/// A group that the port has joined to send to.
+#[derive(Debug)]
+struct SentTo {
+    membership: Membership,
+    /// The count of sends when it was sent to last.
+    last: u64,
 }
 
 /// A group of the subnet.
@@ -42,13 +55,18 @@ struct Joined {
     /// Those of the link that it stands for.
     groups: Vec<Group>,
     way: RawDest,
+    /// The LID that the queue pair hears.
+    heard: Option<Lid>,
+    /// Why nothing of it comes any more, until somebody was told.
+    untold: Option<RawError>,
     /// Keeps the membership at the SA. With it the group is left.
     _keeper: Option<AbortOnDropHandle<()>>,
 }
 
 impl Groups {
     pub(super) fn new(port: &Arc<SubnetPort>, queue: &Arc<Queue>) -> Arc<Self> {
-        Arc::new(Self { port: port.clone(), queue: Arc::downgrade(queue), state: Mutex::default() })
+        let (port, queue) = (port.clone(), Arc::downgrade(queue));
+        Arc::new(Self { port, queue, state: Mutex::default(), losses: Notify::new() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -76,12 +94,15 @@ impl Groups {
     /// Where to send what is for a group.
     pub(super) fn way(&self, group: &Group) -> Result<RawDest, NotSent> {
         let mgid = mgid(group)?;
-        let state = self.state();
+        let mut state = self.state();
         if let Some(joined) = state.joined.get(&mgid) {
             return Ok(joined.way);
         }
-        if let Some(membership) = state.sent_to.iter().find(|membership| membership.mgid() == mgid) {
-            return Ok(way(membership));
+        state.sends += 1;
+        let now = state.sends;
+        if let Some(sent_to) = state.sent_to.get_mut(&mgid) {
+            sent_to.last = now;
+            return Ok(way(&sent_to.membership));
         }
         self.port.local(mgid)?.ok_or(NotSent::NoWay)
     }
@@ -93,10 +114,12 @@ impl Groups {
         let join = self.sa(group).await?.join(mgid).send_only_full().or_create(made());
         let membership = join.await.map_err(no_way)?;
         let mut state = self.state();
-        state.sent_to.push_back(membership);
-        if state.sent_to.len() > SENT_TO {
-            state.sent_to.pop_front();
+        if state.sent_to.len() >= SENT_TO {
+            let idle = state.sent_to.iter().min_by_key(|(_, sent_to)| sent_to.last).map(|(mgid, _)| *mgid);
+            idle.and_then(|idle| state.sent_to.remove(&idle));
         }
+        let last = state.sends;
+        state.sent_to.insert(mgid, SentTo { membership, last });
         Ok(())
     }
 
@@ -131,7 +154,9 @@ impl Groups {
         self.queue()?.attach(mgid, way.dlid)?;
         let keeper = membership.map(|membership| tokio::spawn(keep(Arc::downgrade(self), membership)));
         let _keeper = keeper.map(AbortOnDropHandle::new);
-        state.joined.insert(mgid, Joined { groups: vec![*group], way, _keeper });
+        state
+            .joined
+            .insert(mgid, Joined { groups: vec![*group], way, heard: Some(way.dlid), untold: None, _keeper });
         Ok(())
     }
 
@@ -145,9 +170,9 @@ impl Groups {
         };
         joined.groups.swap_remove(at);
         if joined.groups.is_empty() {
-            let dlid = joined.way.dlid;
+            let heard = joined.heard;
             state.joined.remove(&mgid);
-            self.queue()?.detach(mgid, dlid)?;
+            heard.map_or(Ok(()), |lid| self.queue()?.detach(mgid, lid))?;
         }
         Ok(())
     }
@@ -156,29 +181,59 @@ impl Groups {
     fn moved(&self, mgid: Gid, now: RawDest) -> Result<(), RawError> {
         let mut state = self.state();
         let Some(joined) = state.joined.get_mut(&mgid) else { return Ok(()) };
-        let before = std::mem::replace(&mut joined.way, now);
-        if before.dlid != now.dlid {
+        joined.way = now;
+        if joined.heard != Some(now.dlid) {
             let queue = self.queue()?;
-            queue.attach(mgid, now.dlid)?;
-            queue.detach(mgid, before.dlid)?;
+            let hears = queue.attach(mgid, now.dlid);
+            if let Some(before) = joined.heard.take() {
+                queue.detach(mgid, before)?;
+            }
+            if hears.is_err() {
+                queue.attach(mgid, now.dlid)?; // there may be room for it now
+            }
+            joined.heard = Some(now.dlid);
         }
+        joined.untold = None;
         Ok(())
+    }
+
+    /// The group is there now, or is not to be had for this reason, which is said to who receives.
+    pub(super) fn follow(&self, mgid: Gid, now: Result<RawDest, RawError>) {
+        let Err(why) = now.and_then(|now| self.moved(mgid, now)) else { return };
+        if let Some(joined) = self.state().joined.get_mut(&mgid) {
+            joined.untold = Some(why);
+        }
+        self.losses.notify_one();
+    }
+
+    /// A group of which nothing comes any more, and that nobody was told of: once it has been lost.
+    pub(super) async fn loss(&self) -> RawError {
+        loop {
+            let lost = {
+                let mut state = self.state();
+                let lost = |joined: &mut Joined| Some((*joined.groups.first()?, joined.untold.take()?));
+                state.joined.values_mut().find_map(lost)
+            };
+            if let Some((group, why)) = lost {
+                return RawError::GroupLost { group, source: Box::new(why) };
+            }
+            self.losses.notified().await;
+        }
     }
 }
 
 /// Keeps a queue pair attached to the LID that its group has, until the group is left.
 async fn keep(groups: Weak<Groups>, mut membership: Membership) {
     loop {
-        match membership.changed().await {
-            Ok(_) => {
-                let Some(groups) = groups.upgrade() else { return };
-                if groups.moved(membership.mgid(), way(&membership)).is_err() {
-                    return; // the device or the socket is gone
-                }
-            }
+        let changed = membership.changed().await;
+        let Some(groups) = groups.upgrade() else { return };
+        let now = match changed {
+            Ok(_) => Ok(way(&membership)),
+            // The device is gone: who waits hears of that.
             Err(QueryError::Closed | QueryError::Device(_)) => return,
-            Err(_) => {} // it is tried again
-        }
+            Err(error) => Err(no_way(error)), // it is tried again
+        };
+        groups.follow(membership.mgid(), now);
     }
 }
 
@@ -194,10 +249,8 @@ fn way(membership: &Membership) -> RawDest {
 
 fn no_way(error: QueryError) -> RawError {
     match error {
-        QueryError::Device(error) => super::refused(error),
-        QueryError::Closed => RawError::LinkGone,
         QueryError::Status(_) => RawError::InvalidDest("the subnet has no such group, or the SA refuses it"),
-        error => RawError::io("ask the SA for a group", std::io::Error::other(error)),
+        error => super::not_answered(error),
     }
 }
 

@@ -7,7 +7,7 @@ use ibdev::{Device, PortAttr, RawTypes, SendOp, SendWr};
 use ibwire::raw::{Ipv6Header, size};
 use ibwire::{FlowLabel, Gid};
 
-use super::queue::{dest, work};
+use super::queue::work;
 use super::refused;
 use super::socket::{From, OnSubnet, SubnetSocket};
 use crate::backend::{Ipv6, NotSent};
@@ -39,6 +39,10 @@ fn header(socket: &SubnetSocket<Ipv6>, len: usize, to: &Ipv6Dest) -> Result<Ipv6
     })
 }
 
+fn gid(to: &Ipv6Dest) -> Gid {
+    Gid(to.addr.octets())
+}
+
 impl OnSubnet for Ipv6 {
     const QP: QpType = QpType::RawIpv6;
 
@@ -60,7 +64,10 @@ impl OnSubnet for Ipv6 {
     }
 
     fn read<'a>(socket: &SubnetSocket<Self>, packet: &'a [u8], from: From) -> Option<(Ipv6Meta, &'a [u8])> {
-        let header = Ipv6Header::parse(packet).ok()?;
+        let Ok(header) = Ipv6Header::parse(packet) else {
+            socket.count_malformed();
+            return None;
+        };
         let is_heard = socket.plan.hears_port || socket.groups.has(&Group::Ipv6(header.dst));
         if header.dst.is_multicast() && !is_heard {
             socket.turn_away(&from);
@@ -88,7 +95,7 @@ impl OnSubnet for Ipv6 {
         }
         match Self::group_of(to) {
             Some(group) => socket.groups.check(&group)?,
-            None => drop(socket.port.path(Gid(to.addr.octets()))?),
+            None => socket.port.check(gid(to))?,
         }
         let header = if socket.plan.own.caller_header { 0 } else { Ipv6Header::LEN };
         let max = socket.most()?.saturating_sub(header);
@@ -104,7 +111,7 @@ impl OnSubnet for Ipv6 {
     fn work(socket: &SubnetSocket<Self>, data: &[u8], to: &Ipv6Dest) -> Result<SendWr, NotSent> {
         let way = match Self::group_of(to) {
             Some(group) => socket.groups.way(&group)?,
-            None => dest(&socket.port.path(Gid(to.addr.octets()))?),
+            None => socket.port.way(gid(to))?,
         };
         let op = SendOp::RawIpv6 { to: way };
         if socket.plan.own.caller_header {
@@ -115,6 +122,10 @@ impl OnSubnet for Ipv6 {
 
     fn group_of(to: &Ipv6Dest) -> Option<Group> {
         to.addr.is_multicast().then_some(Group::Ipv6(to.addr))
+    }
+
+    fn port_of(to: &Ipv6Dest) -> Option<Gid> {
+        (!to.addr.is_multicast()).then(|| gid(to))
     }
 
     fn joins(group: &Group) -> Result<Group, RawError> {

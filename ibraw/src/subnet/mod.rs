@@ -13,10 +13,13 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use ibdev::{Device, DeviceError, PortAttr, PortState};
+use ibdev::{Device, DeviceError, PortAttr, PortState, RawDest};
+use ibsa::QueryError;
 use ibsoft::SoftDevice;
 use ibwire::{Gid, Lid, PathRecord};
 
+use self::queue::dest;
+use crate::backend::NotSent;
 use crate::{LinkAddress, RawError};
 
 /// A port of an HCA of a subnet.
@@ -43,12 +46,54 @@ impl SubnetPort {
         self.device.port(self.port).map_err(refused)
     }
 
-    /// The way to a port.
-    fn path(&self, to: Gid) -> Result<PathRecord, RawError> {
-        self.attr()?;
-        self.device
-            .resolve(self.port, to)
-            .ok_or(RawError::InvalidDest("nobody in the subnet has that address"))
+    /// What the device itself knows of the way to a port; nothing where there is an SA to be asked.
+    fn known(&self, to: Gid) -> Result<Option<PathRecord>, RawError> {
+        if self.attr()?.sm_lid != Lid::NONE {
+            return Ok(None);
+        }
+        self.device.resolve(self.port, to).map(Some).ok_or(NOBODY)
+    }
+
+    /// Whether it is the address of a port, or may be: the SA says so when it is asked.
+    fn check(&self, to: Gid) -> Result<(), RawError> {
+        self.known(to).map(drop)
+    }
+
+    /// The way to a port, as far as that is known at once.
+    fn way(&self, to: Gid) -> Result<RawDest, NotSent> {
+        if let Some(path) = self.known(to)? {
+            return Ok(dest(&path));
+        }
+        // The client remembers what the SA has answered; a query that is dropped fills its memory nevertheless.
+        match pin!(self.ask(to)).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(path) => Ok(dest(&path?)),
+            Poll::Pending => Err(NotSent::NoWay),
+        }
+    }
+
+    /// Finds the way to a port.
+    async fn find(&self, to: Gid) -> Result<(), RawError> {
+        self.ask(to).await.map(drop)
+    }
+
+    /// The SA's path for raw packets (spec/raw.md 4.6).
+    async fn ask(&self, to: Gid) -> Result<PathRecord, RawError> {
+        match sa::client(self)?.path(to).raw_traffic(true).await {
+            Ok(path) => Ok(*path.record()),
+            Err(QueryError::Status(_)) => Err(NOBODY),
+            Err(error) => Err(not_answered(error)),
+        }
+    }
+}
+
+const NOBODY: RawError = RawError::InvalidDest("nobody in the subnet has that address");
+
+/// What a question to the SA has come to, apart from its answer.
+fn not_answered(error: QueryError) -> RawError {
+    match error {
+        QueryError::Device(error) => refused(error),
+        QueryError::Closed => RawError::LinkGone,
+        error => RawError::io("ask the SA", std::io::Error::other(error)),
     }
 }
 
@@ -74,3 +119,6 @@ fn refused(error: DeviceError) -> RawError {
         error => RawError::Io { what: "use the device", source: std::io::Error::other(error) },
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -101,11 +101,17 @@ impl Queue {
             port.attr()?;
             return if *has_failed { Err(RawError::QueueFailed) } else { Ok(false) };
         }
-        // What was received before a failure is handed out before that is said.
-        if !*has_failed {
-            self.qp.post_recv(&mut again).map_err(not_posted)?;
+        // What was received before a failure is handed out before that is said, as the next call does.
+        if !*has_failed && self.qp.post_recv(&mut again).is_err() {
+            *has_failed = true;
         }
         Ok(true)
+    }
+
+    /// Ends the queue pair as an error of the device does.
+    #[cfg(test)]
+    pub(super) fn fail(&self) {
+        at_once(self.qp.modify(Transition::Error)).expect("to ERR from any state");
     }
 
     /// Bytes that there are for what was not received yet.

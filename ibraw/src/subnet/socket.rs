@@ -9,6 +9,7 @@ use bytes::Bytes;
 use ibcm_sys::packet::RecvBatch;
 use ibdev::qp::QpType;
 use ibdev::{PortAttr, RawFilter, RawSource, RawTypes, RawView, SendWr};
+use ibwire::Gid;
 
 use super::SubnetPort;
 use super::groups::Groups;
@@ -46,6 +47,9 @@ pub(crate) trait OnSubnet: Protocol {
     /// The group that is sent to.
     fn group_of(to: &Self::Dest) -> Option<Group>;
 
+    /// The address that is sent to, if it is one port's.
+    fn port_of(to: &Self::Dest) -> Option<Gid>;
+
     /// A group as it is joined.
     fn joins(group: &Group) -> Result<Group, RawError>;
 }
@@ -63,7 +67,7 @@ pub(crate) struct SubnetSocket<P: OnSubnet> {
     pub(super) port: Arc<SubnetPort>,
     pub(super) plan: Plan<P>,
     pub(super) groups: Arc<Groups>,
-    queue: Arc<Queue>,
+    pub(super) queue: Arc<Queue>,
     watch: Watch,
     /// Packets of groups that share their address in the subnet with one that was joined.
     strangers: AtomicU64,
@@ -99,6 +103,11 @@ impl<P: OnSubnet> SubnetSocket<P> {
     pub(super) fn most(&self) -> Result<usize, RawError> {
         let (longest, within_mtu) = P::longest(&self.port.attr()?);
         Ok(if self.plan.is_strict { within_mtu } else { longest })
+    }
+
+    /// A packet has come that is none.
+    pub(super) fn count_malformed(&self) {
+        count(&self.counters.rx_malformed);
     }
 
     /// A packet of a group that was not joined has come.
@@ -144,6 +153,7 @@ impl<P: OnSubnet> Backend<P> for SubnetSocket<P> {
             tokio::select! {
                 ready = self.queue.readable() => ready,
                 down = self.watch.down() => Err(down),
+                lost = self.groups.loss() => Err(lost),
             }
         })
     }
@@ -176,9 +186,10 @@ impl<P: OnSubnet> Backend<P> for SubnetSocket<P> {
 
     fn find_way<'a>(&'a self, dest: &'a P::Dest) -> Wait<'a> {
         Box::pin(async {
-            match P::group_of(dest) {
-                Some(group) => self.groups.find(&group).await,
-                None => Ok(()),
+            match (P::group_of(dest), P::port_of(dest)) {
+                (Some(group), _) => self.groups.find(&group).await,
+                (_, Some(gid)) => self.port.find(gid).await,
+                (None, None) => Ok(()),
             }
         })
     }
