@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use ibwire::{Guid, Qpn, RejReason};
+use ibwire::{Guid, PrivateData, Qpn, RejReason};
 
 use super::pair::*;
-use crate::proto::message::{Attribute as Id, RejectInfo};
+use crate::proto::message::{Ari, Attribute as Id, MessageId, Rej, RejectInfo};
 use crate::proto::{
     Accept, CommandError, Config, ConnHandle, Connect, DisconnectCause, Event, Listen, Request, Role, State,
 };
@@ -193,6 +193,45 @@ fn a_late_rejection() {
     }
 }
 
+/// The passive side's REQ does not count any more, so no rejection of it does. But a peer that has given up is gone, whatever
+/// message it names.
+#[test]
+fn cm_t80_rejections_of_the_request_of_the_passive_side() {
+    for accepted in [false, true] {
+        for reason in 0..=33 {
+            let mut net = peers();
+            let (a, _) = (ask(&mut net, A, P), ask(&mut net, P, A));
+            net.lose(Id::REQ);
+            let req = net.pass(Id::REQ);
+            peer_request(&mut net, A, a);
+            if accepted {
+                accept(&mut net, A, a);
+                net.lose(Id::REP);
+            }
+            let (before, reason) = (net.ep(A).state(a), RejReason(reason));
+            net.deliver(&req.with(Rej {
+                local_comm_id: req.req().local_comm_id,
+                remote_comm_id: net.local_id(A, a),
+                message: MessageId::REQ,
+                reason,
+                ari: Ari::EMPTY,
+                private_data: PrivateData::EMPTY,
+            }));
+            if reason != RejReason::TIMEOUT {
+                net.no_event(A);
+                assert_eq!((net.ep(A).state(a), net.ep(A).stats().absent_peers), (before, 1), "{reason}");
+                continue;
+            }
+            let Event::Rejected { rejection, .. } = net.event(A) else { panic!() };
+            assert_eq!((rejection.reason, net.ep(A).stats().absent_peers), (reason, 0));
+            match accepted {
+                true => net.assert_state(A, a, State::TimeWait),
+                false => net.assert_released(A, a),
+            }
+        }
+    }
+}
+
 /// Both on one HCA: the queue pair numbers decide.
 #[test]
 fn cm_t79_both_on_one_hca() {
@@ -357,6 +396,32 @@ fn the_active_side_gives_up() {
         let reason = if replied { RejReason::CONSUMER } else { RejReason::TIMEOUT };
         assert_eq!((rejection.reason, rej.rej().reason), (reason, reason));
         net.settle();
+    }
+}
+
+/// The passive side is rejected before it has decided. A peer that calls it stale holds its queue pair's number.
+#[test]
+fn a_queue_pair_that_is_called_stale_rests() {
+    for reason in [RejReason::STALE_CONNECTION, RejReason::CONSUMER] {
+        let mut net = peers();
+        let (a, _) = (ask(&mut net, A, P), ask(&mut net, P, A));
+        net.lose(Id::REQ);
+        let req = net.pass(Id::REQ);
+        peer_request(&mut net, A, a);
+        net.deliver(&req.with(Rej {
+            local_comm_id: req.req().local_comm_id,
+            remote_comm_id: net.local_id(A, a),
+            message: MessageId::OTHER,
+            reason,
+            ari: Ari::EMPTY,
+            private_data: PrivateData::EMPTY,
+        }));
+        let Event::Rejected { rejection, .. } = net.event(A) else { panic!() };
+        assert_eq!(rejection.reason, reason);
+        match reason {
+            RejReason::STALE_CONNECTION => net.assert_state(A, a, State::TimeWait),
+            _ => net.assert_released(A, a),
+        }
     }
 }
 
