@@ -4,9 +4,12 @@ use std::time::{Duration, Instant};
 
 use ibcm::proto::message::{Eecn, FailoverAccepted, Lap, Message, PathBlock, Rep, RetryCount, VendorId};
 use ibcm::proto::{
-    Accept, Config, ConnHandle, Connect, Disconnect, Endpoint, Event, Listen, LocalCa, LocalPort, Path,
+    Accept, Config, ConnHandle, Connect, Disconnect, Endpoint, Event, Info, Listen, LocalCa, LocalPort, Path,
 };
-use ibdev::{DeviceAttr, GidEntry, GidKind, GlobalRoute, LinkLayer, MAD_LEN, MadSource, PortAttr, PortState};
+use ibdev::{
+    DeviceAttr, GidEntry, GidKind, GlobalRoute, LinkLayer, MAD_LEN, MadSource, PortAttr, PortState,
+    ReceivedMad,
+};
 use ibwire::{
     FlowLabel, Gid, Guid, Lid, Mtu, PKey, PathRecord, PrivateData, Psn, QKey, Qpn, Rate, ServiceId,
     ServiceLevel, TimeCode, TransactionId,
@@ -16,10 +19,19 @@ const SERVICE: ServiceId = ServiceId::new(0x1000_0000_0000_0001);
 
 /// What each connection sends, both ends together.
 pub const MADS: f64 = 5.0;
-/// How many MADs an engine takes in before the other has its turn.
+/// How many MADs an engine takes in before the other has its turn: what the driver of an HCA receives at once.
 const BATCH: usize = 64;
 /// Longer than any TimeWait of these paths.
 pub const PAST_TIME_WAIT: Duration = Duration::from_secs(1);
+
+/// How an engine gets the MADs of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivery {
+    /// All at once, as the driver of an HCA hands over what it received.
+    Together,
+    /// One after the other.
+    OneByOne,
+}
 
 /// One end.
 #[derive(Debug)]
@@ -28,10 +40,13 @@ struct Host {
     /// What the other end sees of this one.
     source: MadSource,
     next_qpn: u32,
+    delivery: Delivery,
+    /// The batch that is on its way to it.
+    received: Vec<ReceivedMad>,
 }
 
 impl Host {
-    fn new(number: u8) -> Self {
+    fn new(number: u8, delivery: Delivery) -> Self {
         let gid = gid(number);
         let attr = DeviceAttr::new("bench", Guid(0x0200_00ff_fe00_0000 | u64::from(number)), 1);
         let port = PortAttr {
@@ -62,7 +77,13 @@ impl Host {
                 traffic_class: 0,
             }),
         };
-        Self { endpoint: Endpoint::new(Config::default(), ca, [number; 32]), source, next_qpn: 1 }
+        Self {
+            endpoint: Endpoint::new(Config::default(), ca, [number; 32]),
+            source,
+            next_qpn: 1,
+            delivery,
+            received: Vec::with_capacity(BATCH),
+        }
     }
 
     /// Numbers go round; a number comes again long after its TimeWait.
@@ -73,14 +94,27 @@ impl Host {
 
     /// Takes in what the other end sends, up to a batch. Returns whether there was anything.
     fn receive(&mut self, now: Instant, from: &mut Self) -> bool {
-        let mut received = 0;
-        while received < BATCH
+        while self.received.len() < BATCH
             && let Some(out) = from.endpoint.poll_transmit(now, 1)
         {
-            self.endpoint.handle_mad(now, &from.source, &out.mad);
-            received += 1;
+            self.received.push(ReceivedMad { from: from.source, mad: out.mad });
         }
-        received > 0
+        self.take_in(now)
+    }
+
+    /// Takes in what has come. Returns whether there was anything.
+    fn take_in(&mut self, now: Instant) -> bool {
+        match self.delivery {
+            Delivery::Together => self.endpoint.handle_mads(now, &self.received),
+            Delivery::OneByOne => {
+                for ReceivedMad { from, mad } in &self.received {
+                    self.endpoint.handle_mad(now, from, mad);
+                }
+            }
+        }
+        let some = !self.received.is_empty();
+        self.received.clear();
+        some
     }
 
     /// As a driver does after each batch.
@@ -113,7 +147,7 @@ pub struct Pair {
 
 impl Pair {
     /// `in_flight` connections are begun at once; the clock moves on by `tick` for each.
-    pub fn new(in_flight: u64, tick: Duration) -> Self {
+    pub fn new(in_flight: u64, tick: Duration, delivery: Delivery) -> Self {
         let record = PathRecord {
             sgid: gid(1),
             dgid: gid(2),
@@ -124,12 +158,12 @@ impl Pair {
             packet_life_time: TimeCode::truncate(16).into(),
             ..PathRecord::default()
         };
-        let mut passive = Host::new(2);
+        let mut passive = Host::new(2, delivery);
         let mut listen = Listen::new(SERVICE);
         listen.backlog = in_flight as usize;
         passive.endpoint.listen(listen).expect("the only listener");
         Self {
-            active: Host::new(1),
+            active: Host::new(1, delivery),
             passive,
             path: Path { port: 1, record },
             now: Instant::now(),
@@ -186,31 +220,11 @@ impl Pair {
 
     /// So many of the connections that stay, drawn at random, see their REP once more, and repeat the RTU.
     pub fn repeat_reply(&mut self, count: u64) {
-        for _ in 0..count {
-            let Some(place) = self.draw() else { return };
-            let Some(info) = self.kept.as_ref().and_then(|kept| self.active.endpoint.info(kept[place]))
-            else {
-                return;
-            };
-            let rep = Rep {
-                local_comm_id: info.remote_comm_id,
-                remote_comm_id: info.local_comm_id,
-                local_qkey: QKey(0),
-                local_qpn: info.remote_qpn,
-                vendor_id: VendorId::truncate(0),
-                local_eecn: Eecn::default(),
-                starting_psn: Psn::truncate(0),
-                responder_resources: 0,
-                initiator_depth: 0,
-                target_ack_delay: TimeCode::default(),
-                failover_accepted: FailoverAccepted::ACCEPTED,
-                end_to_end_flow_control: false,
-                rnr_retry_count: RetryCount::truncate(0),
-                srq: false,
-                local_ca_guid: info.remote_ca_guid,
-                private_data: PrivateData::EMPTY,
-            };
-            self.active.endpoint.handle_mad(self.now, &self.passive.source, &mad(rep));
+        for batch in batches(count) {
+            for info in self.draw_infos(batch) {
+                self.active.received.push(ReceivedMad { from: self.passive.source, mad: mad(reply(&info)) });
+            }
+            self.active.take_in(self.now);
             self.passive.receive(self.now, &mut self.active);
         }
         self.repeated += count;
@@ -219,24 +233,24 @@ impl Pair {
     /// So many of the connections that stay, drawn at random, are asked for an alternate path (LAP), which their device
     /// cannot have (APR).
     pub fn propose_path(&mut self, count: u64) {
-        for _ in 0..count {
-            let Some(place) = self.draw() else { return };
-            let Some(info) = self.kept.as_ref().and_then(|kept| self.active.endpoint.info(kept[place]))
-            else {
-                return;
-            };
-            let lap = Lap {
-                local_comm_id: info.local_comm_id,
-                remote_comm_id: info.remote_comm_id,
-                remote_qpn: info.remote_qpn,
-                remote_cm_response_timeout: TimeCode::default(),
-                alternate: PathBlock::NONE,
-                private_data: PrivateData::EMPTY,
-            };
-            self.passive.endpoint.handle_mad(self.now, &self.active.source, &mad(lap));
+        for batch in batches(count) {
+            for info in self.draw_infos(batch) {
+                self.passive.received.push(ReceivedMad { from: self.active.source, mad: mad(lap(&info)) });
+            }
+            self.passive.take_in(self.now);
             self.active.receive(self.now, &mut self.passive);
         }
         self.proposed += count;
+    }
+
+    /// What the active side knows of so many of those that stay.
+    fn draw_infos(&mut self, count: u64) -> Vec<Info> {
+        (0..count)
+            .map_while(|_| {
+                let place = self.draw()?;
+                self.active.endpoint.info(self.kept.as_ref()?[place])
+            })
+            .collect()
     }
 
     /// One of those that stay.
@@ -331,6 +345,45 @@ impl Pair {
         assert_eq!(passive.refused_alternates, self.proposed);
         let answers = self.repeated + self.proposed;
         assert_eq!(active.mads_sent + passive.mads_sent, MADS as u64 * self.started + answers);
+    }
+}
+
+/// Sizes of the batches in which so many MADs come.
+fn batches(count: u64) -> impl Iterator<Item = u64> {
+    (0..count).step_by(BATCH).map(move |done| (count - done).min(BATCH as u64))
+}
+
+/// The REP by which the active side has come to this.
+fn reply(info: &Info) -> Rep {
+    Rep {
+        local_comm_id: info.remote_comm_id,
+        remote_comm_id: info.local_comm_id,
+        local_qkey: QKey(0),
+        local_qpn: info.remote_qpn,
+        vendor_id: VendorId::truncate(0),
+        local_eecn: Eecn::default(),
+        starting_psn: Psn::truncate(0),
+        responder_resources: 0,
+        initiator_depth: 0,
+        target_ack_delay: TimeCode::default(),
+        failover_accepted: FailoverAccepted::ACCEPTED,
+        end_to_end_flow_control: false,
+        rnr_retry_count: RetryCount::truncate(0),
+        srq: false,
+        local_ca_guid: info.remote_ca_guid,
+        private_data: PrivateData::EMPTY,
+    }
+}
+
+/// What the active side would ask for.
+fn lap(info: &Info) -> Lap {
+    Lap {
+        local_comm_id: info.local_comm_id,
+        remote_comm_id: info.remote_comm_id,
+        remote_qpn: info.remote_qpn,
+        remote_cm_response_timeout: TimeCode::default(),
+        alternate: PathBlock::NONE,
+        private_data: PrivateData::EMPTY,
     }
 }
 

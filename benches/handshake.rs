@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use benches::engines::{MADS, PAST_TIME_WAIT, Pair};
+use benches::engines::{Delivery, MADS, PAST_TIME_WAIT, Pair};
 use benches::{Case, Clock, Estimate, Options, Sampling, Table, resident_bytes, side_by_side};
 
 /// Connections per second of the virtual clock.
@@ -21,7 +21,7 @@ fn main() {
         for in_flight in [1, 1000] {
             let name = format!("TimeWait {time_wait}, {in_flight} in flight");
             if options.selects(&name) {
-                pairs.push((name, Pair::new(in_flight, tick)));
+                pairs.push((name, Pair::new(in_flight, tick, Delivery::Together)));
             }
         }
     }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use benches::engines::{MADS, PAST_TIME_WAIT, Pair};
+use benches::engines::{Delivery, MADS, PAST_TIME_WAIT, Pair};
 use benches::{Case, Clock, Estimate, Options, Sampling, Table, side_by_side};
 use ibdev::qp::{Init, QpType, Rtr, Rts, Transition};
 use ibdev::{
@@ -25,13 +25,33 @@ fn main() {
     let options = Options::start("scale: the same work beside few and beside many, one core");
     let sampling = Sampling::new(&options, Clock::Cpu, Duration::from_millis(100), 41);
     let part = if options.quick { 100 } else { 1 };
-    let mut pairs: Vec<(String, Pair)> = CONNECTIONS
-        .map(|count| {
-            let mut pair = Pair::new(IN_FLIGHT, PAST_TIME_WAIT);
-            pair.establish(count / part);
-            (format!("{count} connections"), pair)
+    for (how, delivery) in [("together", Delivery::Together), ("one by one", Delivery::OneByOne)] {
+        replace_and_ask(&options, sampling, how, CONNECTIONS.map(|count| (count, count / part)), delivery);
+    }
+    let mut devices = NEIGHBOURS.map(|count| (count, Devices::new((count / part).max(1))));
+    let mut cases: Vec<_> = devices
+        .iter_mut()
+        .map(|(count, devices)| {
+            Case::new(format!("{count} idle queue pairs"), |pings| (0..pings).for_each(|_| devices.ping()))
         })
-        .into();
+        .collect();
+    cases.retain(|case| options.selects(case.name()));
+    print!("{}", table("per message of 64 bytes", &side_by_side(sampling, cases), 2.0));
+}
+
+/// What happens to connections drawn at random, in pairs of engines with as many of them: called this, and in truth.
+fn replace_and_ask(
+    options: &Options,
+    sampling: Sampling,
+    how: &str,
+    counts: [(usize, usize); 2],
+    delivery: Delivery,
+) {
+    let mut pairs = counts.map(|(name, count)| {
+        let mut pair = Pair::new(IN_FLIGHT, PAST_TIME_WAIT, delivery);
+        pair.establish(count);
+        (format!("{name} connections, {how}"), pair)
+    });
     type Act = (&'static str, fn(&mut Pair, u64), f64);
     let acts: [Act; 3] = [
         ("per MAD, one of its connections replaced", Pair::replace, MADS),
@@ -45,16 +65,6 @@ fn main() {
         println!("{}", table(thing, &side_by_side(sampling, cases), mads));
     }
     pairs.iter_mut().for_each(|(_, pair)| pair.check());
-
-    let mut devices = NEIGHBOURS.map(|count| (count, Devices::new((count / part).max(1))));
-    let mut cases: Vec<_> = devices
-        .iter_mut()
-        .map(|(count, devices)| {
-            Case::new(format!("{count} idle queue pairs"), |pings| (0..pings).for_each(|_| devices.ping()))
-        })
-        .collect();
-    cases.retain(|case| options.selects(case.name()));
-    print!("{}", table("per message of 64 bytes", &side_by_side(sampling, cases), 2.0));
 }
 
 /// Each case does `parts` of the thing at once.

@@ -236,7 +236,7 @@ impl Driver {
         let now = now();
         let mut engine = self.shared.engine();
         let engine = &mut *engine;
-        for received in self.received.drain(..) {
+        for received in &self.received {
             mad_trace::mad(
                 &self.shared.name,
                 Direction::In,
@@ -247,10 +247,11 @@ impl Driver {
             if let Some(capture) = &mut self.capture
                 && let Some(port) = engine.endpoint.local_ca().port(received.from.port)
             {
-                capture.incoming(port, &received);
+                capture.incoming(port, received);
             }
-            engine.endpoint.handle_mad(now, &received.from, &received.mad);
         }
+        engine.endpoint.handle_mads(now, &self.received);
+        self.received.clear();
         if engine.endpoint.poll_timeout().is_some_and(|due| due <= now) {
             engine.endpoint.handle_timeout(now);
         }

@@ -27,6 +27,9 @@ use super::timers::Timers;
 /// Counters that sources share for the rate of answers to messages of no connection.
 const ANSWER_COUNTERS: usize = 1024;
 
+/// As many IDs are drawn together.
+const DRAWN_AT_ONCE: usize = 16;
+
 /// Warnings about peers in one second; what they are about is counted besides.
 const WARNINGS_PER_SECOND: u32 = 10;
 
@@ -37,6 +40,8 @@ pub(super) struct Core {
     pub(super) rng: ChaCha8Rng,
     pub(super) timers: Timers,
     pub(super) ids: Ids,
+    /// IDs to come, the next one last.
+    pub(super) drawn: Vec<CommId>,
     pub(super) sgids: Sgids,
     pub(super) listeners: Listeners,
     pub(super) peers: Peers,
@@ -58,6 +63,7 @@ impl Core {
         let keyed = Keyed::new(&mut rng);
         Self {
             ids: Ids::new(keyed),
+            drawn: Vec::with_capacity(DRAWN_AT_ONCE),
             sgids: Sgids::new(&ca.ports),
             listeners: Listeners::new(keyed),
             peers: Peers::new(keyed),
@@ -77,10 +83,15 @@ impl Core {
         }
     }
 
-    /// A communication ID that nothing alive or remembered has.
+    /// A communication ID that nothing alive or remembered has. Their places are brought into the caches for several at
+    /// once.
     pub(super) fn draw_id(&mut self) -> CommId {
         loop {
-            let id = CommId(self.rng.next_u32());
+            let Some(id) = self.drawn.pop() else {
+                self.drawn.extend((0..DRAWN_AT_ONCE).map(|_| CommId(self.rng.next_u32())));
+                self.drawn.iter().for_each(|&id| self.ids.touch_local_id(id));
+                continue;
+            };
             if !id.is_none() && self.ids.by_local_id(id).is_none() && !self.rejections.holds_id(id) {
                 return id;
             }

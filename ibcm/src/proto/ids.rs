@@ -190,9 +190,14 @@ impl Ids {
         self.by_remote.touch(keys.qpn.0.get());
     }
 
+    /// One of our IDs is soon looked for.
+    pub(super) fn touch_local_id(&self, id: CommId) {
+        self.by_local_id.touch(id.0);
+    }
+
     /// All names of a connection are soon looked for.
     pub(super) fn touch(&self, local_id: CommId, local_qpn: Qpn, remote: Option<RemoteKeys>) {
-        self.by_local_id.touch(local_id.0);
+        self.touch_local_id(local_id);
         self.by_local_qpn.touch(local_qpn.get());
         if let Some(keys) = remote {
             self.touch_remote(keys);

@@ -33,13 +33,24 @@ impl From<RejReason> for Refusal {
 }
 
 impl Endpoint {
-    pub(super) fn handle_req(&mut self, now: Instant, from: &MadSource, tid: TransactionId, req: &Req) {
+    /// `names` as in [`Arrived`](super::batch::Arrived).
+    pub(super) fn handle_req(
+        &mut self,
+        now: Instant,
+        from: &MadSource,
+        tid: TransactionId,
+        req: &Req,
+        names: Option<(Transport, RemoteNames)>,
+    ) {
         let Some((transport, end)) = wanted_transport(req) else {
             self.refuse(from, tid, req, RejReason::INVALID_TRANSPORT.into());
             return;
         };
         let source = Source::of(from);
-        let names = self.core.ids.names(transport, source, req.local_ca_guid, req.local_comm_id, end);
+        let names = match names {
+            Some((of, names)) if of == transport => names,
+            _ => self.core.ids.names(transport, source, req.local_ca_guid, req.local_comm_id, end),
+        };
         let (by_id, by_qpn) = self.find_by_remote_names(from, &names);
         if let Some(slot) = self.made_of(&names, by_id).or_else(|| self.made_of(&names, by_qpn)) {
             self.on(slot, |conn, core| conn.handle_duplicate_request(core, from, tid));
@@ -280,7 +291,7 @@ fn sender(source: Source, names: &RemoteNames) -> Rejected {
 }
 
 /// Which transport the REQ asks for, and to which QP or EE context, if it says both.
-fn wanted_transport(req: &Req) -> Option<(Transport, Qpn)> {
+pub(super) fn wanted_transport(req: &Req) -> Option<(Transport, Qpn)> {
     let transport = Transport::of(req.transport)?;
     let end = transport.end_of_req(req);
     (req.local_qpn.get() != 0 && end.get() != 0).then_some((transport, end))

@@ -1,6 +1,7 @@
 //! The endpoint: one CM engine for one HCA, over all its ports.
 
 mod admission;
+mod batch;
 mod handle;
 mod migration;
 mod route;
@@ -36,6 +37,7 @@ use super::stats::Stats;
 use super::transport::Transport;
 
 pub(super) use admission::alternate_back;
+use batch::Arrived;
 pub use handle::{ConnHandle, Info, ListenerId};
 
 /// The CM engine of one HCA: listeners and connections in every role, over all ports.
@@ -52,6 +54,8 @@ pub struct Endpoint {
     generation: u32,
     core: Core,
     sidr: Sidr,
+    /// Empty; its memory is used again.
+    arrived: Vec<Arrived>,
 }
 
 impl Endpoint {
@@ -60,7 +64,7 @@ impl Endpoint {
     pub fn new(config: Config, ca: LocalCa, seed: [u8; 32]) -> Self {
         let core = Core::new(config, ca, seed);
         let sidr = Sidr::new(&core.config, core.ids.keyed());
-        Self { conns: Slots::new(), generation: 0, core, sidr }
+        Self { conns: Slots::new(), generation: 0, core, sidr, arrived: Vec::new() }
     }
 
     /// The HCA as the engine knows it.
@@ -280,11 +284,9 @@ impl Endpoint {
         core.stats.dropped_no_port += core.outbox.clear() as u64;
     }
 
-    /// Takes in a MAD that arrived.
+    /// Takes in a MAD that arrived. Of several that arrived together, [`handle_mads`](Self::handle_mads) is faster.
     pub fn handle_mad(&mut self, now: Instant, from: &MadSource, mad: &[u8; MAD_LEN]) {
-        if !self.core.gone {
-            self.route(now, from, mad);
-        }
+        self.route(now, from, mad, Arrived::new(mad));
     }
 
     /// Does what is due at `now`.

@@ -12,12 +12,17 @@ use super::super::message::{
     Ari, CLASS_VERSION, DecodeError, Drep, Dreq, Message, MessageId, Mra, Rej, RejectInfo, Rep, Rtu,
     SidrInfo, SidrRep, SidrStatus,
 };
+use super::super::transport::Transport;
 use super::Endpoint;
+use super::batch::Arrived;
 
 impl Endpoint {
-    pub(super) fn route(&mut self, now: Instant, from: &MadSource, mad: &[u8; MAD_LEN]) {
+    pub(super) fn route(&mut self, now: Instant, from: &MadSource, mad: &[u8; MAD_LEN], arrived: Arrived) {
+        if self.core.gone {
+            return;
+        }
         self.core.stats.mads_received += 1;
-        match Message::decode(mad) {
+        match &arrived.decoded {
             Ok((header, message)) => {
                 tracing::trace!(
                     message = %message.attribute(),
@@ -25,18 +30,25 @@ impl Endpoint {
                     receiver = %message.remote_comm_id(),
                     "received"
                 );
-                self.handle_message(now, from, header.tid, &message);
+                self.handle_message(now, from, header.tid, message, arrived.names);
             }
-            Err(error) => self.handle_undecodable(now, from, mad, error),
+            Err(error) => self.handle_undecodable(now, from, mad, *error),
         }
     }
 
-    fn handle_message(&mut self, now: Instant, from: &MadSource, tid: TransactionId, message: &Message) {
+    fn handle_message(
+        &mut self,
+        now: Instant,
+        from: &MadSource,
+        tid: TransactionId,
+        message: &Message,
+        names: Option<(Transport, RemoteNames)>,
+    ) {
         match message {
-            Message::Req(req) => self.handle_req(now, from, tid, req),
+            Message::Req(req) => self.handle_req(now, from, tid, req, names),
             Message::Mra(mra) => self.handle_mra(now, from, mra),
             Message::Rej(rej) => self.handle_rej(now, from, rej),
-            Message::Rep(rep) => self.handle_rep(now, from, tid, rep),
+            Message::Rep(rep) => self.handle_rep(now, from, tid, rep, names),
             Message::Rtu(rtu) => self.handle_rtu(now, from, rtu),
             Message::Dreq(dreq) => self.handle_dreq(now, from, tid, dreq),
             Message::Drep(drep) => self.handle_drep(now, from, drep),
@@ -134,7 +146,15 @@ impl Endpoint {
         fits.then_some(slot)
     }
 
-    fn handle_rep(&mut self, now: Instant, from: &MadSource, tid: TransactionId, rep: &Rep) {
+    /// `names` as in [`Arrived`].
+    fn handle_rep(
+        &mut self,
+        now: Instant,
+        from: &MadSource,
+        tid: TransactionId,
+        rep: &Rep,
+        names: Option<(Transport, RemoteNames)>,
+    ) {
         let found = self.core.ids.by_local_id(rep.remote_comm_id);
         let transport = found.map(|slot| self.conns[slot].transport());
         let has_end = match transport {
@@ -157,7 +177,11 @@ impl Endpoint {
         };
         let conn = &self.conns[slot];
         if conn.awaits_reply() {
-            self.handle_first_rep(now, from, tid, slot, rep);
+            let names = match names {
+                Some((of, names)) if of == conn.transport() => names,
+                _ => self.names_of_reply(conn.transport(), from, rep),
+            };
+            self.handle_first_rep(now, from, tid, slot, rep, &names);
         } else if conn.has_ids(rep.remote_comm_id, rep.local_comm_id) && self.is_from_peer(now, slot, from) {
             self.on(slot, |conn, core| conn.handle_duplicate_reply(core, from));
         } else {
@@ -165,23 +189,33 @@ impl Endpoint {
         }
     }
 
-    fn handle_first_rep(&mut self, now: Instant, from: &MadSource, tid: TransactionId, slot: u32, rep: &Rep) {
-        let source = Source::of(from);
-        let transport = self.conns[slot].transport();
-        let end = transport.end_of_rep(rep);
-        let names = self.core.ids.names(transport, source, rep.local_ca_guid, rep.local_comm_id, end);
-        let (by_id, by_qpn) = self.find_by_remote_names(from, &names);
+    /// What the sender of a REP calls itself, on a connection of this transport.
+    pub(super) fn names_of_reply(&self, transport: Transport, from: &MadSource, rep: &Rep) -> RemoteNames {
+        let (guid, id, end) = (rep.local_ca_guid, rep.local_comm_id, transport.end_of_rep(rep));
+        self.core.ids.names(transport, Source::of(from), guid, id, end)
+    }
+
+    fn handle_first_rep(
+        &mut self,
+        now: Instant,
+        from: &MadSource,
+        tid: TransactionId,
+        slot: u32,
+        rep: &Rep,
+        names: &RemoteNames,
+    ) {
+        let (by_id, by_qpn) = self.find_by_remote_names(from, names);
         if let Some(old) = by_qpn.filter(|&old| !self.rests(old)) {
             let rej = rej_of_reply(rep, RejReason::STALE_CONNECTION);
             self.core.answer_with(from.reply(), tid, rej);
             self.core.warn(now, from, "replies with a queue pair that it has a connection on");
-            self.on(old, |conn, core| conn.handle_stale(core, now, end));
+            self.on(old, |conn, core| conn.handle_stale(core, now, names.qpn));
         } else if by_id.is_some_and(|old| !self.rests(old)) {
             self.core.stats.dropped_id_taken += 1;
             self.core.warn(now, from, "replies with an ID that it has a connection by");
         } else {
             self.pass_on(by_id, by_qpn);
-            self.on(slot, |conn, core| conn.handle_reply(core, now, from, &names, rep));
+            self.on(slot, |conn, core| conn.handle_reply(core, now, from, names, rep));
         }
     }
 

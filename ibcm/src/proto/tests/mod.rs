@@ -23,5 +23,6 @@ mod sidr_simulation;
 mod simulation;
 mod stale;
 mod teardown;
+mod together;
 mod transports;
 mod unknown;

@@ -58,8 +58,10 @@ fn connections(count: u32, reuse: Reuse, ack_delay: u8) {
     for n in 0..count {
         if reuse == Reuse::Ids {
             // The first of always the same IDs that is free.
-            hosts.active.core.rng = ChaCha8Rng::from_seed([1; 32]);
-            hosts.passive.core.rng = ChaCha8Rng::from_seed([2; 32]);
+            for (core, seed) in [(&mut hosts.active.core, 1), (&mut hosts.passive.core, 2)] {
+                core.rng = ChaCha8Rng::from_seed([seed; 32]);
+                core.drawn.clear();
+            }
         }
         let mut connect = Connect { qpn: active.take(reuse), ..connect() };
         connect.path.record.packet_life_time = TimeCode::truncate(16).into();
