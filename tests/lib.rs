@@ -1,6 +1,7 @@
 //! Shared pieces of the tests.
 #![forbid(unsafe_code)]
 
+pub mod children;
 pub mod decode;
 #[cfg(doctest)]
 mod docs;

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use ibsa::mad::SaHeader;
 use ibsoft::IbsimDevice;
 use ibwire::mad::{MAD_LEN, MadHeader, Method, MgmtClass};
 use ibwire::{Gid, Lid, TransactionId};
+use tests::children::{Bound, bound};
 use tests::ibsim::{self, Fabric};
 use tokio::runtime::Builder;
 
@@ -146,7 +147,7 @@ fn program() -> Result<PathBuf> {
 
 /// That program at node D.
 struct Umad {
-    child: Child,
+    _program: Bound,
     orders: ChildStdin,
     answers: BufReader<ChildStdout>,
     /// Microseconds on the CPU and queries, by those under way.
@@ -158,11 +159,12 @@ impl Umad {
         let mad: String = ends.mad().iter().map(|byte| format!("{byte:02x}")).collect();
         let program = program()?;
         let mut command = fabric.command(&program, "D");
-        command.arg(ends.sm.0.to_string()).arg(mad).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn()?;
-        let orders = child.stdin.take().ok_or("no input")?;
-        let answers = BufReader::new(child.stdout.take().ok_or("no output")?);
-        Ok(Self { child, orders, answers, cpu: BTreeMap::new() })
+        let mut command = bound(command.arg(ends.sm.0.to_string()).arg(mad));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut program = Bound::start(command)?;
+        let orders = program.child.stdin.take().ok_or("no input")?;
+        let answers = BufReader::new(program.child.stdout.take().ok_or("no output")?);
+        Ok(Self { _program: program, orders, answers, cpu: BTreeMap::new() })
     }
 
     /// It gives up by itself if OpenSM does not answer.
@@ -174,12 +176,5 @@ impl Umad {
         let (all_us, queries) = self.cpu.entry(in_flight).or_default();
         *all_us += us;
         *queries += count;
-    }
-}
-
-impl Drop for Umad {
-    fn drop(&mut self) {
-        _ = self.child.kill(); // by its own id; it may have ended
-        _ = self.child.wait();
     }
 }

@@ -2,14 +2,16 @@
 
 pub mod manager;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use crate::children::{Bound, bound};
 
 /// The library that makes a program believe that ibsim's nodes are this machine's.
 const UMAD2SIM: &str = "umad2sim/libumad2sim.so";
@@ -25,7 +27,7 @@ pub fn missing() -> Vec<&'static str> {
         folders.into_iter().any(|folder| folder.join(program).exists())
     };
     let mut missing: Vec<_> =
-        ["ibsim", "opensm", "saquery"].into_iter().filter(|program| !found(program)).collect();
+        ["ibsim", "opensm", "saquery", "setpriv"].into_iter().filter(|program| !found(program)).collect();
     if umad2sim().is_none() {
         missing.push("libumad2sim");
     }
@@ -39,7 +41,7 @@ fn umad2sim() -> Option<PathBuf> {
     folders.into_iter().map(|folder| folder.join(UMAD2SIM)).find(|file| file.exists())
 }
 
-/// A running subnet. Dropped, its processes end.
+/// A running subnet. Dropped, its processes end; so they do with this process.
 #[derive(Debug)]
 pub struct Fabric {
     /// How its sockets are named.
@@ -47,25 +49,8 @@ pub struct Fabric {
     /// The node where OpenSM runs.
     host: String,
     folder: PathBuf,
-    ibsim: Mutex<Ended>,
-    opensm: Mutex<Option<Ended>>,
-}
-
-/// A child that does not outlive its owner.
-#[derive(Debug)]
-struct Ended(Child);
-
-impl Ended {
-    fn end(&mut self) {
-        _ = self.0.kill(); // by its own id; it may have ended
-        _ = self.0.wait();
-    }
-}
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        self.end();
-    }
+    ibsim: Mutex<Bound>,
+    opensm: Mutex<Option<Bound>>,
 }
 
 impl Fabric {
@@ -85,7 +70,7 @@ impl Fabric {
         let mut command = Command::new("ibsim");
         command.arg("-s").arg(net).env("IBSIM_SOCKNAME", &base);
         // Its console is its standard input: kept open, so that links can be taken down.
-        let ibsim = Self::spawn(command.stdin(Stdio::piped()), &folder.join("ibsim.log"))?;
+        let ibsim = Self::spawn(&command, Stdio::piped(), &folder.join("ibsim.log"))?;
         Ok(Self { base, host: host.into(), folder, ibsim: Mutex::new(ibsim), opensm: Mutex::new(None) })
     }
 
@@ -106,7 +91,7 @@ impl Fabric {
         let mut command = self.command("opensm", &self.host);
         command.arg("-f").arg(&log).env("OSM_TMP_DIR", &self.folder).env("OSM_CACHE_DIR", &self.folder);
         command.args(arguments);
-        let opensm = Self::spawn(command.stdin(Stdio::null()), &self.folder.join("opensm.out"))?;
+        let opensm = Self::spawn(&command, Stdio::null(), &self.folder.join("opensm.out"))?;
         *self.opensm.lock().unwrap_or_else(PoisonError::into_inner) = Some(opensm);
         self.wait_for(&log, "Entering MASTER state")
     }
@@ -125,7 +110,7 @@ impl Fabric {
     /// Types a line into ibsim's console.
     pub fn console(&mut self, line: &str) -> io::Result<()> {
         let ibsim = self.ibsim.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let input = ibsim.0.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        let input = ibsim.child.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
         writeln!(input, "{line}")?;
         input.flush()
     }
@@ -134,9 +119,9 @@ impl Fabric {
     pub fn saquery(&self, node: &str, arguments: &[&str]) -> io::Result<String> {
         let file = self.folder.join(format!("saquery-{}.out", arguments.join("").replace('/', "_")));
         let mut command = self.command("saquery", node);
-        let mut child = Self::spawn(command.args(arguments).stdin(Stdio::null()), &file)?;
+        let mut saquery = Self::spawn(command.args(arguments), Stdio::null(), &file)?;
         let until = Instant::now() + PATIENCE;
-        while child.0.try_wait()?.is_none() {
+        while saquery.child.try_wait()?.is_none() {
             if Instant::now() > until {
                 return Err(io::Error::other("saquery does not end"));
             }
@@ -147,17 +132,22 @@ impl Fabric {
 
     /// A program that finds this subnet instead of the machine's devices, and takes `node` for its own.
     pub fn command(&self, program: impl AsRef<OsStr>, node: &str) -> Command {
-        let mut command = Command::new(program);
+        // The library is the program's alone: in one that starts it, it would take the node.
+        let mut preload = OsString::from("LD_PRELOAD=");
+        preload.push(umad2sim().unwrap_or_default());
+        let mut command = Command::new("env");
+        command.arg(preload).arg(program);
         // The library leaves a tree of /sys where the program runs.
         command.current_dir(&self.folder);
         command.env("IBSIM_SOCKNAME", &self.base).env("SIM_HOST", node);
-        command.env("LD_PRELOAD", umad2sim().unwrap_or_default());
         command
     }
 
-    fn spawn(command: &mut Command, output: &Path) -> io::Result<Ended> {
+    fn spawn(command: &Command, input: Stdio, output: &Path) -> io::Result<Bound> {
         let output = File::create(output)?;
-        command.stdout(output.try_clone()?).stderr(output).spawn().map(Ended)
+        let mut command = bound(command);
+        command.stdin(input).stdout(output.try_clone()?).stderr(output);
+        Bound::start(command)
     }
 
     fn wait_for(&self, file: &Path, words: &str) -> io::Result<()> {

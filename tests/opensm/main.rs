@@ -5,10 +5,10 @@
 mod crosscheck;
 mod groups;
 mod nets;
+mod paths;
 mod records;
 mod sidr;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
@@ -19,11 +19,11 @@ use futures::StreamExt;
 use ibcm::handshake::{self, LocalQp};
 use ibcm::{Hca, Listener};
 use ibdev::{Device, DeviceError, PortAttr, PortState};
-use ibsa::record::{InformInfoRecord, Is, NodeRecord, PathRecord, SmInfoRecord, SmState, Template};
-use ibsa::{Client, Config, Notice, PathSource, QueryError, SaStatus, Trap};
+use ibsa::record::{InformInfoRecord, NodeRecord, SmInfoRecord, Template};
+use ibsa::{Client, Config, Notice, QueryError, SaStatus, Trap};
 
 use ibsoft::IbsimDevice;
-use ibwire::{Gid, Lid, Mtu, Qpn, Rate, ServiceId};
+use ibwire::{Gid, Lid, Qpn, ServiceId};
 use libtest_mimic::{Arguments, Failed, Trial};
 use tests::ibsim::{self, Fabric};
 
@@ -67,7 +67,8 @@ fn main() -> ExitCode {
         case("services_are_seen_by_a_second_client", groups::services),
         case("a_table_that_was_cut_is_incomplete", incomplete),
         case("errors_have_their_names", errors),
-        case("paths_are_what_saquery_prints", paths),
+        case("paths_are_what_saquery_prints", paths::one),
+        case("paths_between_several_ports_are_what_saquery_prints", paths::between_several),
         alone("cm_handshake_by_a_path_of_the_sa", handshake),
         alone("sidr_by_a_path_of_the_sa", sidr::sidr),
         alone("the_sm_goes_and_comes_again", restart),
@@ -177,17 +178,6 @@ async fn says_what_it_can_do(sa: Client, _: &Fabric) -> Outcome {
     Ok(())
 }
 
-/// The fields that saquery prints of the first record at `node`.
-fn printed(fabric: &Fabric, node: &str, arguments: &[&str]) -> Result<BTreeMap<String, String>, Failed> {
-    let output = fabric.saquery(node, arguments)?;
-    let record = output.split("dump:").nth(1).ok_or_else(|| format!("no record in {output:?}"))?;
-    let field = |line: &str| {
-        let (name, value) = line.trim().split_once("..")?;
-        Some((name.to_owned(), value.trim_start_matches('.').to_owned()))
-    };
-    Ok(record.lines().filter_map(field).collect())
-}
-
 async fn incomplete(sa: Client, _: &Fabric) -> Outcome {
     let table = sa.table(Template::<NodeRecord>::new()).await?;
     assert!(!table.is_complete());
@@ -200,46 +190,6 @@ async fn errors(sa: Client, _: &Fabric) -> Outcome {
     assert!(matches!(error, QueryError::Status(SaStatus::TOO_MANY_RECORDS)), "{error}");
     let error = sa.get(Template::<NodeRecord>::new().lid(0x4000u16)).await.expect_err("no such record");
     assert!(matches!(error, QueryError::Status(SaStatus::NO_RECORDS)), "{error}");
-    Ok(())
-}
-
-async fn paths(sa: Client, fabric: &Fabric) -> Outcome {
-    let manager = sa.get(Template::<SmInfoRecord>::new()).await?;
-    assert_eq!(manager.sm_state, SmState::MASTER);
-    let node = sa.get(Template::<NodeRecord>::new().lid(manager.lid)).await?;
-    let here = sa.get(Template::<NodeRecord>::new().node_description("B")).await?;
-    let to = Gid::link_local(node.node_info.port_guid);
-    let path: PathRecord = *sa.path(to).await?;
-    assert_eq!((path.dgid, path.slid, path.dlid), (to, here.lid, manager.lid));
-    let lids = [here.lid, manager.lid].map(|lid| lid.0.to_string());
-    let theirs = printed(fabric, "C", &["PR", "--slid", &lids[0], "--dlid", &lids[1]])?;
-    let ours = [
-        ("dgid", path.dgid.to_string()),
-        ("sgid", path.sgid.to_string()),
-        ("dlid", path.dlid.0.to_string()),
-        ("slid", path.slid.0.to_string()),
-        ("hop_flow_raw", format!("{:#x}", path.hop_limit)),
-        ("tclass", format!("{:#x}", path.traffic_class)),
-        ("num_path_revers", format!("{:#x}", u8::from(path.reversible) << 7 | path.num_paths)),
-        ("pkey", path.pkey.to_string()),
-        ("sl", format!("{:#x}", path.sl.get())),
-        ("mtu", format!("{:#x}", 0x80 | path.mtu.0)),
-        ("rate", format!("{:#x}", 0x80 | path.rate.0)),
-        ("pkt_life", format!("{:#x}", 0x80 | path.packet_life_time.get())),
-        ("preference", format!("{:#x}", path.preference)),
-    ];
-    for (field, ours) in ours {
-        assert_eq!(Some(&ours), theirs.get(field).map(|text| text.to_lowercase()).as_ref(), "{field}");
-    }
-    // The second time it comes from the cache; a rate that the links do not have is no path.
-    let again = sa.path(to).await?;
-    assert!(matches!(again.source(), PathSource::Cache { .. }));
-    assert_eq!(*again, path);
-    assert_eq!(sa.cache_stats(), (1, 1));
-    let fast = sa.path(to).rate(Is::GreaterThan(Rate::GBPS_10)).await.expect_err("no such record");
-    assert!(matches!(fast, QueryError::Status(SaStatus::NO_RECORDS)), "{fast}");
-    let slow = sa.path(to).mtu(Is::LessThan(Mtu::B2048)).await?;
-    assert_eq!(slow.mtu, Mtu::B1024);
     Ok(())
 }
 

@@ -3,10 +3,12 @@
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use tests::children::{Bound, bound};
 
 pub type Result<T = ()> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -28,9 +30,9 @@ pub fn output(name: &str, arguments: &[&str]) -> Result<String> {
     Ok(ended.stdout + &ended.stderr)
 }
 
-/// A program that runs. Dropped, it is killed.
+/// A program that runs. Dropped, it is killed; so it is with the process of its test.
 pub struct Program {
-    child: Child,
+    running: Bound,
     said: Receiver<Said>,
     stderr: String,
     until: Instant,
@@ -54,25 +56,27 @@ pub struct Ended {
 
 impl Program {
     pub fn start(command: &mut Command) -> Result<Self> {
-        Self::spawn(command.stdin(Stdio::null()))
+        Self::spawn(command, Stdio::null())
     }
 
     /// A program that is told something, and that something.
     pub fn start_with_input(command: &mut Command) -> Result<(Self, ChildStdin)> {
-        let mut program = Self::spawn(command.stdin(Stdio::piped()))?;
-        let input = program.child.stdin.take().ok_or("no input")?;
+        let mut program = Self::spawn(command, Stdio::piped())?;
+        let input = program.running.child.stdin.take().ok_or("no input")?;
         Ok((program, input))
     }
 
-    fn spawn(command: &mut Command) -> Result<Self> {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    fn spawn(command: &Command, input: Stdio) -> Result<Self> {
+        let mut command = bound(command);
+        command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut running = Bound::start(command)?;
         let (sender, said) = channel();
-        if let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) {
+        if let (Some(stdout), Some(stderr)) = (running.child.stdout.take(), running.child.stderr.take()) {
             let lines = sender.clone();
             thread::spawn(move || send_lines(stdout, &lines));
             thread::spawn(move || send_all(stderr, &sender));
         }
-        Ok(Self { child, said, stderr: String::new(), until: Instant::now() + LIMIT })
+        Ok(Self { running, said, stderr: String::new(), until: Instant::now() + LIMIT })
     }
 
     /// The next line of standard output, without its end.
@@ -85,7 +89,7 @@ impl Program {
 
     /// As Ctrl-C does.
     pub fn interrupt(&self) -> Result {
-        let sent = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status()?;
+        let sent = Command::new("kill").args(["-INT", &self.running.child.id().to_string()]).status()?;
         if sent.success() { Ok(()) } else { Err("no such process".into()) }
     }
 
@@ -96,7 +100,7 @@ impl Program {
             stdout += &line;
         }
         // It has closed both, as it does when it ends.
-        let success = self.child.wait()?.success();
+        let success = self.running.child.wait()?.success();
         Ok(Ended { success, stdout, stderr: std::mem::take(&mut self.stderr) })
     }
 
@@ -117,13 +121,6 @@ impl Program {
                 }
             }
         }
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        _ = self.child.kill();
-        _ = self.child.wait();
     }
 }
 

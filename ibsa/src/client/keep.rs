@@ -33,6 +33,8 @@ pub(super) trait Entry: fmt::Debug + Send + Sized + 'static {
     type Claim: Copy + fmt::Debug + Send + Sync + 'static;
     /// What there is to do.
     type Work: Send;
+    /// Who waits for it.
+    type Waiting;
 
     /// Those of a client.
     fn all(state: &mut State) -> &mut Entries<Self>;
@@ -48,6 +50,9 @@ pub(super) trait Entry: fmt::Debug + Send + Sized + 'static {
 
     /// A holder goes. The reply is kept until the SA has confirmed it; given back, there is nothing to confirm.
     fn release(&mut self, claim: Self::Claim, reply: Option<Reply>) -> Option<Reply>;
+
+    /// Nobody holds it any more, or waits for it. What is given back tells them when it is dropped.
+    fn abandon(&mut self) -> Self::Waiting;
 
     /// Nothing of it is left.
     fn over(self) {}
@@ -101,6 +106,19 @@ impl<E: Entry> Entries<E> {
             slot.entry.renew(now, rng);
             slot.kick.notify_one();
         }
+    }
+
+    /// Nobody holds any of them any more. Whoever waits hears of it when what is given back is dropped.
+    pub(super) fn abandon(&mut self) -> Vec<E::Waiting> {
+        let abandoned = |slot: &mut Slot<E>| {
+            slot.kick.notify_one();
+            slot.entry.abandon()
+        };
+        self.slots.values_mut().map(abandoned).collect()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
     }
 
     /// The client is over. Whoever waits hears of it when what is given back is dropped.
@@ -222,6 +240,7 @@ impl<E: Entry> Drop for Keeper<E> {
     fn drop(&mut self) {
         let slot = E::all(&mut self.shared.lock()).slots.remove(&self.id);
         drop(slot);
+        self.shared.given_up.notify_waiters();
     }
 }
 

@@ -67,6 +67,16 @@ impl Client {
         self.shared.end(End::Closed);
     }
 
+    /// Gives up what the client keeps at the SA, whoever holds it: memberships of groups, services and subscriptions. Then it
+    /// ends as by [`close`](Self::close). That takes at most 5 s, and no time if nothing is kept or the port has no SA. May be
+    /// repeated.
+    ///
+    /// # Cancel safety
+    /// Dropped, what is kept is given up in the background; the client stays open for other requests.
+    pub async fn shutdown(&self) {
+        self.shared.shut_down().await;
+    }
+
     /// The port.
     pub fn port(&self) -> u8 {
         self.shared.port

@@ -129,6 +129,8 @@ pub(super) struct Feeds {
     renewing: bool,
     /// And have to be once more.
     again: bool,
+    /// Subscriptions that are being given up.
+    ending: usize,
 }
 
 impl Feeds {
@@ -152,6 +154,17 @@ impl Feeds {
         self.feeds.clone()
     }
 
+    /// Nobody wants any of them any more; the traps that somebody did.
+    pub(super) fn abandon(&mut self) -> BTreeSet<Trap> {
+        let traps = self.traps();
+        self.feeds.clear();
+        traps
+    }
+
+    pub(super) const fn are_ending(&self) -> bool {
+        self.ending > 0
+    }
+
     /// All traps that somebody wants.
     fn traps(&self) -> BTreeSet<Trap> {
         self.feeds.iter().flat_map(|feed| feed.traps.iter().copied()).collect()
@@ -169,7 +182,11 @@ impl Client {
     pub async fn subscribe(&self, traps: impl IntoIterator<Item = Trap>) -> Result<Notices, QueryError> {
         self.shared.open().await?;
         let feed = Arc::new(Feed { traps: traps.into_iter().collect(), state: Mutex::default() });
-        self.shared.lock().feeds.feeds.push(Arc::clone(&feed));
+        {
+            let mut state = self.shared.lock();
+            state.takes_more()?;
+            state.feeds.feeds.push(Arc::clone(&feed));
+        }
         let (shared, owner) = (Arc::clone(&self.shared), Arc::clone(&self._owner));
         let notices = Notices { feed, shared, _owner: owner };
         for trap in &notices.feed.traps {
@@ -256,25 +273,42 @@ impl Stream for Notices {
     }
 }
 
+/// Ends a subscription. An SA that does not hear it repeats its reports, which are acknowledged, a few times.
+pub(super) async fn unsubscribe(shared: &Arc<Shared>, trap: Trap) {
+    let ended = tokio::time::timeout(LEAVE, inform(shared, trap, false)).await;
+    tracing::debug!(port = shared.port, trap = trap.0, ?ended, "a subscription ends");
+}
+
+/// A subscription that is being given up.
+struct Ending(Arc<Shared>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.lock().feeds.ending -= 1;
+        self.0.given_up.notify_waiters();
+    }
+}
+
 impl Drop for Notices {
     fn drop(&mut self) {
         self.shared.lock().feeds.remove(&self.feed);
-        let traps = self.feed.traps.clone();
         let Some(runtime) = self.shared.runtime() else { return };
-        let (shared, owner) = (Arc::clone(&self.shared), Arc::clone(&self._owner));
+        self.shared.lock().feeds.ending += 1;
+        let ending = Ending(Arc::clone(&self.shared));
+        let (traps, owner) = (self.feed.traps.clone(), Arc::clone(&self._owner));
         runtime.spawn(async move {
+            let shared = &ending.0;
             for trap in traps {
                 if shared.lock().feeds.want(trap) {
                     continue;
                 }
-                // An SA that does not hear it repeats its reports, which are acknowledged, a few times.
-                let ended = tokio::time::timeout(LEAVE, inform(&shared, trap, false)).await;
-                tracing::debug!(port = shared.port, trap = trap.0, ?ended, "a subscription ends");
+                unsubscribe(shared, trap).await;
                 // Who has come meanwhile may have been overtaken.
                 if shared.lock().feeds.want(trap) {
-                    _ = inform(&shared, trap, true).await;
+                    _ = inform(shared, trap, true).await;
                 }
             }
+            drop(ending);
             drop(owner);
         });
     }

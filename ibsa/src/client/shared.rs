@@ -1,6 +1,7 @@
 //! What handles, futures and the driver of one client share.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -13,13 +14,13 @@ use ibwire::{Gid, Lid, PKey, QKey, Qpn, Rate};
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 use tokio::runtime::Handle;
-use tokio::sync::{OnceCell, oneshot};
+use tokio::sync::{Notify, OnceCell, oneshot};
 
 use super::cache::Cache;
 use super::driver::Driver;
 use super::groups::PortGroup;
-use super::keep::Entries;
-use super::notices::{Feed, Feeds};
+use super::keep::{Entries, LEAVE};
+use super::notices::{Feed, Feeds, unsubscribe};
 use super::services::Service;
 use crate::mad::SaHeader;
 use crate::proto::client::{self as engine, Answer, Config, Event, QueryError, Request, RequestId};
@@ -30,6 +31,8 @@ pub(super) struct Shared {
     pub(super) timeout: Duration,
     /// Where the driver runs, once it does.
     runtime: OnceCell<Handle>,
+    /// Something that was kept at the SA is given up.
+    pub(super) given_up: Notify,
     state: Mutex<State>,
 }
 
@@ -51,6 +54,10 @@ pub(super) struct State {
     pub(super) stale: bool,
     /// What the SA had of us may be gone: it is to be told again once it is there.
     renew: bool,
+    /// The SA is known: what the port said last.
+    has_sa: bool,
+    /// What is kept at the SA is being given up: nothing more is to be.
+    shutting_down: bool,
     /// Why the driver has ended or shall end.
     pub(super) end: Option<End>,
     pub(super) driver: Option<Waker>,
@@ -106,10 +113,12 @@ impl Shared {
             p_key: PKey::DEFAULT,
             stale: false,
             renew: false,
+            has_sa: false,
+            shutting_down: false,
             end: None,
             driver: None,
         };
-        Self { port, timeout, runtime: OnceCell::new(), state: Mutex::new(state) }
+        Self { port, timeout, runtime: OnceCell::new(), given_up: Notify::new(), state: Mutex::new(state) }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -133,6 +142,44 @@ impl Shared {
         drop(state);
         drop(device);
         self.wake();
+    }
+
+    /// Gives up what is kept at the SA, and ends.
+    pub(super) async fn shut_down(self: &Arc<Self>) {
+        let (waiting, traps, is_over) = {
+            let mut state = self.lock();
+            state.shutting_down = true;
+            let waiting = (state.groups.abandon(), state.services.abandon());
+            let (feeds, traps) = (state.feeds.all(), state.feeds.abandon());
+            let nothing = traps.is_empty() && state.keeps_nothing();
+            ((waiting, feeds), traps, nothing || !state.has_sa || state.end.is_some())
+        };
+        let (waiting, feeds) = waiting;
+        drop(waiting);
+        feeds.iter().for_each(|feed| feed.end());
+        if !is_over {
+            let all = async {
+                for trap in traps {
+                    unsubscribe(self, trap).await;
+                }
+                self.keeps_nothing().await;
+            };
+            if tokio::time::timeout(LEAVE, all).await.is_err() {
+                tracing::warn!(port = self.port, "the SA may still have what was kept there");
+            }
+        }
+        self.end(End::Closed);
+    }
+
+    async fn keeps_nothing(&self) {
+        loop {
+            let mut given_up = pin!(self.given_up.notified());
+            given_up.as_mut().enable();
+            if self.lock().keeps_nothing() {
+                return;
+            }
+            given_up.await;
+        }
     }
 
     /// Opens the agent and starts the driver, unless that has happened. Where the driver runs.
@@ -216,6 +263,7 @@ impl Shared {
         state.renew |= state.gid.is_some() && state.gid != gid;
         state.gid = gid;
         let now = now();
+        state.has_sa = sa.is_some();
         state.engine.set_sa(now, sa, pkeys);
         if sa.is_none() || !std::mem::take(&mut state.renew) {
             return false;
@@ -277,6 +325,19 @@ pub(super) enum Told {
 }
 
 impl State {
+    fn keeps_nothing(&self) -> bool {
+        self.groups.is_empty() && self.services.is_empty() && !self.feeds.are_ending()
+    }
+
+    /// Whether something more can be kept at the SA.
+    pub(super) fn takes_more(&self) -> Result<(), QueryError> {
+        match &self.end {
+            Some(end) => Err(end.error()),
+            None if self.shutting_down => Err(QueryError::Closed),
+            None => Ok(()),
+        }
+    }
+
     /// What the engine has to tell, and to whom.
     pub(super) fn told(&mut self) -> Vec<Told> {
         let mut told = Vec::new();

@@ -8,6 +8,7 @@ mod notices;
 mod paths;
 mod queries;
 mod services;
+mod shutdown;
 mod trouble;
 
 use std::future::Future;

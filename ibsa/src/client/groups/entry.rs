@@ -134,6 +134,12 @@ impl PortGroup {
         None
     }
 
+    /// Nobody is in it any more; those who waited to be.
+    pub(super) fn expel(&mut self) -> Vec<Joiner> {
+        self.members = [0; 4];
+        std::mem::take(&mut self.joining)
+    }
+
     /// How the port shall be in the group.
     pub(super) fn wanted(&self) -> JoinState {
         let members = KINDS.into_iter().zip(self.members).filter(|(_, members)| *members > 0);

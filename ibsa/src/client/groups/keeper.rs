@@ -23,9 +23,7 @@ pub(super) fn join(
     create: Option<Group>,
 ) -> Result<(), QueryError> {
     let mut state = shared.lock();
-    if let Some(end) = &state.end {
-        return Err(end.error());
-    }
+    state.takes_more()?;
     if let Some(group) = state.groups.find(|group| group.mgid == mgid && !mgid.is_unspecified()) {
         group.join(joiner, create);
         return Ok(());
@@ -40,6 +38,7 @@ impl Entry for PortGroup {
     type Record = McMemberRecord;
     type Claim = JoinState;
     type Work = Work;
+    type Waiting = Vec<Joiner>;
 
     fn all(state: &mut State) -> &mut Entries<Self> {
         &mut state.groups
@@ -63,6 +62,10 @@ impl Entry for PortGroup {
 
     fn release(&mut self, kind: JoinState, reply: Option<Reply>) -> Option<Reply> {
         self.leave(kind, reply)
+    }
+
+    fn abandon(&mut self) -> Vec<Joiner> {
+        self.expel()
     }
 }
 

@@ -2,6 +2,8 @@
 
 mod entry;
 mod keeper;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::future::Future;

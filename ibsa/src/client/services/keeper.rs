@@ -1,5 +1,8 @@
 //! What the task that keeps a service registered does.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -68,9 +71,7 @@ pub(super) fn register(
     asked: Asked,
 ) -> Result<(), QueryError> {
     let mut state = shared.lock();
-    if let Some(end) = &state.end {
-        return Err(end.error());
-    }
+    state.takes_more()?;
     let wanted = Wanted { record: asked.wanted, lease: asked.lease, deadline: Some(asked.deadline) };
     let due = Some(now());
     if let Some(service) = state.services.find(|service| service.key == key) {
@@ -105,6 +106,7 @@ impl Entry for Service {
     type Record = ServiceRecord;
     type Claim = ();
     type Work = Work;
+    type Waiting = Option<Asking>;
 
     fn all(state: &mut State) -> &mut Entries<Self> {
         &mut state.services
@@ -146,6 +148,11 @@ impl Entry for Service {
         None
     }
 
+    fn abandon(&mut self) -> Option<Asking> {
+        self.wanted = None;
+        self.asking.take()
+    }
+
     /// Nothing of it is at the SA.
     fn over(self) {
         for cancelled in self.cancelling {
@@ -161,14 +168,18 @@ impl Service {
         self.turn == turn && self.wanted.is_some() && !given_up
     }
 
-    /// What the SA said; who waited for it, and whether holders are to hear it.
+    /// What the SA said; who waited for it, and whether holders are to hear it. Nothing if something else is wanted by now.
     fn registered(
         &mut self,
+        turn: u64,
         began: Instant,
         lease: u32,
         result: &Result<ServiceRecord, QueryError>,
         rng: &mut ChaCha8Rng,
-    ) -> (Option<Asking>, bool) {
+    ) -> Option<(Option<Asking>, bool)> {
+        if self.turn != turn {
+            return None;
+        }
         let asking = self.asking.take();
         // Who waits is told that, holders what is out of the ordinary.
         let loud = asking.is_none() && (result.is_err() || self.lost);
@@ -190,7 +201,7 @@ impl Service {
                 self.due = Some(now() + self.backoff.next(rng));
             }
         }
-        (asking, loud)
+        Some((asking, loud))
     }
 }
 
@@ -198,13 +209,13 @@ async fn try_to_register(keeper: &Keeper<Service>, turn: u64, wanted: Wanted) {
     let began = now();
     let result = keeper.while_wanted(ask(keeper, &wanted), |service| service.is_wanted(turn)).await;
     let Some(result) = result else { return }; // what has been asked for is removed again
-    let (asking, loud) = {
+    let registered = {
         let mut state = keeper.shared.lock();
         let State { services, rng, .. } = &mut *state;
-        let service = services.get(keeper.id).filter(|service| service.turn == turn);
-        let Some(service) = service else { return };
-        service.registered(began, wanted.lease, &result, rng)
+        let service = services.get(keeper.id);
+        service.and_then(|service| service.registered(turn, began, wanted.lease, &result, rng))
     };
+    let Some((asking, loud)) = registered else { return };
     // Without the lock: it wakes tasks, and what nobody takes is given up.
     keeper.tell(result.clone(), loud);
     if let Some(asking) = asking {
