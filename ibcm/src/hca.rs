@@ -203,7 +203,9 @@ impl Hca {
     }
 
     /// Closes: listeners take nothing more, requests that are undecided are rejected, connections are
-    /// disconnected, and when the last TimeWait is over the device is closed. All handles answer `Closed` then.
+    /// disconnected, and when the last TimeWait is over the device is closed. All handles answer `Closed` then. What is kept
+    /// at an SA, by whoever holds it, is given up before, which a silent SA holds up for 5 s at most: groups, also those of
+    /// datagram sockets, services and subscriptions.
     /// When this returns, the device can be opened again at once: a software HCA's addresses are free, whoever still
     /// has handles. A device that was given is closed for its other handles, too; one of a
     /// [`sim::Subnet`](crate::sim::Subnet) is the subnet's and stays. May be repeated.

@@ -46,10 +46,9 @@ impl Clients {
         clients.iter().for_each(|client| client.device_event(event));
     }
 
-    /// Ends all clients, so that they let the device go.
-    pub(crate) fn close(&self) {
-        let clients = std::mem::take(&mut *lock(&self.0));
-        clients.into_values().for_each(|client| client.close());
+    /// All of them, to be ended, so that they let the device go.
+    pub(crate) fn take(&self) -> Vec<Client> {
+        std::mem::take(&mut *lock(&self.0)).into_values().collect()
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Waker};
 
+use futures::future::join_all;
 use futures::task::AtomicWaker;
 use ibdev::{Device, DeviceError};
 use ibwire::{Qpn, ServiceId};
@@ -25,6 +26,7 @@ use crate::parked::Parked;
 use crate::proto::{
     ConnHandle, Disconnect, Endpoint, ListenerId, Path, SidrEvent, SidrQueryHandle, SidrServiceId,
 };
+use crate::sa::Client;
 use crate::shared_recv::SharedQueue;
 use crate::sidr;
 use crate::slot::{End, Slot};
@@ -348,7 +350,6 @@ impl Shared {
             (engine.device.take().filter(|_| closes), slots, backlogs)
         };
         self.end_datagrams();
-        self.sa.close();
         for slot in slots {
             slot.release(self);
         }
@@ -357,13 +358,15 @@ impl Shared {
         }
         self.parked.wake_all();
         self.events.end();
-        let device_closed = DeviceClosed(Arc::clone(self));
-        if let Some(device) = device {
-            self.begin(async move {
+        let (clients, device_closed) = (self.sa.take(), DeviceClosed(Arc::clone(self)));
+        self.begin(async move {
+            // Groups that were joined are left, as long as the SA can be told. Of a device that is gone they know.
+            join_all(clients.iter().map(Client::shutdown)).await;
+            if let Some(device) = device {
                 device.close().await;
-                drop(device_closed);
-            });
-        }
+            }
+            drop(device_closed);
+        });
     }
 }
 

@@ -122,6 +122,9 @@ counters! {
         datagrams_received,
         /// Their bytes.
         datagram_bytes_received,
+        /// Groups of datagram sockets that were joined again after a change of the SM and are not heard: they have other keys by
+        /// now, or the device has not attached them.
+        groups_unheard,
         /// Writes of no length that asked whether a peer is still there.
         keepalives_sent,
         /// Connections that were ended because their peers did not answer a keepalive.

@@ -5,6 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::Result;
+use common::odd::Odd;
 use ibcm::sa::{Group, McMemberRecord, Template};
 use ibcm::sim::Subnet;
 use ibcm::{Error, Gid, Hca, Lid, QKey, ud};
@@ -155,6 +156,102 @@ async fn sa_t57_sockets_join_again_at_a_new_sm_and_hear_at_the_new_lid() -> Resu
             heard(&here, socket, mgid, b"again").await?;
         }
         heard(&there, &here, mgid, b"back").await?;
+        Ok(())
+    })
+    .await?
+}
+
+/// A new SM has another LID for the group: what the device then refuses does not keep the socket at the old one.
+#[tokio::test(start_paused = true)]
+async fn sa_t57_a_group_that_moves_is_not_heard_where_it_was() -> Result {
+    timeout(LIMIT, async {
+        let mgid: Gid = "ff15::7".parse()?;
+        // Once: the device has had no room for both. Always: it has none at all.
+        for refused in [1, 2] {
+            let net = two_switches().await?;
+            let odd = Odd::new(net.device("a"), |_| {});
+            let (a, b, c) =
+                (Hca::open(odd.as_device()).await?, open(&net, "b").await?, open(&net, "c").await?);
+            let (here, there) = (ud::Socket::open(&a).await?, ud::Socket::open(&b).await?);
+            let first = c.sa().join("ff15::1".parse()?).or_create(Group::new(QKey(7))).await?;
+            let before = here.join(mgid).await?.lid();
+            there.join(mgid).await?;
+            assert_eq!(odd.attached(), [(mgid, before)]);
+            first.leave().await?;
+            odd.refuse_groups(refused);
+            net.sm("left").restart();
+            let lid = |socket: &ud::Socket| socket.group(mgid).map(|group| group.lid());
+            while odd.attached() == [(mgid, before)] || lid(&here).ok() != lid(&there).ok() {
+                sleep(Duration::from_millis(10)).await;
+            }
+            sleep(Duration::from_millis(100)).await;
+            let unheard = a.stats().get("groups_unheard");
+            if refused == 1 {
+                assert_eq!((odd.attached(), unheard), (vec![(mgid, lid(&here)?)], Some(0)));
+                heard(&there, &here, mgid, b"again").await?;
+            } else {
+                assert_eq!((odd.attached(), unheard), (vec![], Some(1)));
+            }
+            here.leave(mgid).await?;
+        }
+        Ok(())
+    })
+    .await?
+}
+
+/// The last handle of an HCA goes with its socket, or with a membership: the SA hears of it.
+#[tokio::test(start_paused = true)]
+async fn sa_t75_what_is_dropped_with_its_hca_leaves_its_groups() -> Result {
+    timeout(LIMIT, async {
+        let mgid: Gid = "ff15::7".parse()?;
+        let net = two_switches().await?;
+        let b = open(&net, "b").await?;
+        let before = groups(&b).await?;
+        for step in 0..4 {
+            let a = open(&net, "a").await?;
+            let socket = ud::Socket::open(&a).await?;
+            socket.join(mgid).await?;
+            assert_eq!(groups(&b).await?.len(), before.len() + 1);
+            match step {
+                0 => drop((socket, a)),
+                1 => drop((a, socket)),
+                2 => {
+                    drop(socket);
+                    a.close().await;
+                    assert_eq!(groups(&b).await?, before, "done when it is closed");
+                }
+                _ => {
+                    let held = a.sa().join("ff15::8".parse()?).or_create(Group::new(QKey(7))).await?;
+                    a.close().await;
+                    assert_eq!(groups(&b).await?, before, "whoever holds something");
+                    drop(held);
+                }
+            }
+            let left = async {
+                while groups(&b).await? != before {
+                    sleep(Duration::from_millis(10)).await;
+                }
+                Result::Ok(())
+            };
+            timeout(Duration::from_secs(1), left).await??;
+        }
+        Ok(())
+    })
+    .await?
+}
+
+/// An HCA whose SA is silent closes all the same.
+#[tokio::test(start_paused = true)]
+async fn sa_t75_an_hca_of_a_silent_sa_closes() -> Result {
+    timeout(LIMIT, async {
+        let net = two_switches().await?;
+        let a = open(&net, "a").await?;
+        let socket = ud::Socket::open(&a).await?;
+        socket.join("ff15::7".parse()?).await?;
+        net.sa().silent();
+        let started = tokio::time::Instant::now();
+        a.close().await;
+        assert!(started.elapsed() <= Duration::from_millis(5_100), "{:?}", started.elapsed());
         Ok(())
     })
     .await?

@@ -14,6 +14,7 @@ use super::queue::Queue;
 use crate::error::Error;
 use crate::proto::{Invalid, Limit, Value};
 use crate::sa::{Client, Group, McMemberRecord, Membership, SaError, failed};
+use crate::shared::Counters;
 use crate::sync::lock;
 
 /// The groups that a socket has joined at the SA.
@@ -140,6 +141,7 @@ async fn moved(queue: &Queue, record: McMemberRecord) {
     let _turn = queue.groups.turn.lock().await;
     let (mgid, now) = (record.mgid, record.mlid);
     if let Err(error) = check(queue, &record) {
+        Counters::add(&queue.shared.counters.groups_unheard, 1);
         tracing::warn!(%mgid, %error, "a group that was joined again is not heard");
     }
     let before = match lock(&queue.groups.joined).get_mut(&mgid) {
@@ -149,12 +151,18 @@ async fn moved(queue: &Queue, record: McMemberRecord) {
     if now == before {
         return;
     }
-    let again = async {
-        queue.qp.attach(mgid, now).await?;
-        queue.qp.detach(mgid, before).await
-    };
-    if let Err(error) = again.await {
-        tracing::warn!(%mgid, %error, "a group was joined again, but not attached");
+    let mut attached = queue.qp.attach(mgid, now).await;
+    // At the LID of before there may be another group by now: it is not heard, whatever has become of the new one.
+    if let Err(error) = queue.qp.detach(mgid, before).await {
+        tracing::warn!(%mgid, mlid = %before, %error, "a group was not detached where it was before");
+    }
+    if attached.is_err() {
+        // That has made room in a device whose groups are used up.
+        attached = queue.qp.attach(mgid, now).await;
+    }
+    if let Err(error) = attached {
+        Counters::add(&queue.shared.counters.groups_unheard, 1);
+        tracing::warn!(%mgid, mlid = %now, %error, "a group was joined again, but is not heard");
     }
 }
 

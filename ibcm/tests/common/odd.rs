@@ -13,10 +13,10 @@ use ibdev::{
     DeviceEvent, GidEntry, MadAgent, PortAttr, PostError, ProtectionDomain, QueuePair, RecvWr, Region,
     SendWr, SharedMemory, SharedReceiveQueue,
 };
-use ibwire::{PKey, Qpn};
+use ibwire::{Gid, Lid, PKey, Qpn};
 
-/// Another device with other attributes, whose slow calls take 10 ms, whose allocations fail as often as they are told to,
-/// and whose queue pairs do not tell when they have heard their peers.
+/// Another device with other attributes, whose slow calls take 10 ms, whose allocations and attachments to groups fail as often
+/// as they are told to, and whose queue pairs do not tell when they have heard their peers.
 #[derive(Debug, Clone)]
 pub struct Odd(Arc<Parts>);
 
@@ -26,13 +26,23 @@ struct Parts {
     attr: DeviceAttr,
     /// What comes of the next allocations; they succeed when none is left.
     outcomes: Mutex<VecDeque<Result<(), DeviceError>>>,
+    /// Attachments that will fail.
+    refused: Mutex<u32>,
+    /// Where queue pairs are attached.
+    attached: Mutex<Vec<(Gid, Lid)>>,
 }
 
 impl Odd {
     pub fn new(device: impl Device + 'static, change: impl FnOnce(&mut DeviceAttr)) -> Self {
         let mut attr = device.attr().clone();
         change(&mut attr);
-        Self(Arc::new(Parts { device: Arc::new(device), attr, outcomes: Mutex::default() }))
+        Self(Arc::new(Parts {
+            device: Arc::new(device),
+            attr,
+            outcomes: Mutex::default(),
+            refused: Mutex::default(),
+            attached: Mutex::default(),
+        }))
     }
 
     pub fn as_device(&self) -> Arc<dyn Device> {
@@ -42,6 +52,16 @@ impl Odd {
     /// The next allocation fails.
     pub fn fail_next(&self) {
         self.0.outcomes.lock().expect("no panic").push_back(Err(DeviceError::Unsupported { what: "memory" }));
+    }
+
+    /// The next attachments to groups fail.
+    pub fn refuse_groups(&self, count: u32) {
+        *self.0.refused.lock().expect("no panic") = count;
+    }
+
+    /// The groups that queue pairs are attached to.
+    pub fn attached(&self) -> Vec<(Gid, Lid)> {
+        self.0.attached.lock().expect("no panic").clone()
     }
 }
 
@@ -102,7 +122,7 @@ impl Device for Odd {
 }
 
 #[derive(Debug)]
-struct OddQp(Arc<dyn QueuePair>);
+struct OddQp(Arc<dyn QueuePair>, Odd);
 
 #[async_trait]
 impl QueuePair for OddQp {
@@ -113,6 +133,26 @@ impl QueuePair for OddQp {
     async fn modify(&self, transition: Transition) -> Result<(), DeviceError> {
         slow().await;
         self.0.modify(transition).await
+    }
+
+    async fn attach(&self, mgid: Gid, mlid: Lid) -> Result<(), DeviceError> {
+        slow().await;
+        {
+            let mut refused = self.1.0.refused.lock().expect("no panic");
+            if *refused > 0 {
+                *refused -= 1;
+                return Err(DeviceError::Unsupported { what: "one more group" });
+            }
+        }
+        self.0.attach(mgid, mlid).await?;
+        self.1.0.attached.lock().expect("no panic").push((mgid, mlid));
+        Ok(())
+    }
+
+    async fn detach(&self, mgid: Gid, mlid: Lid) -> Result<(), DeviceError> {
+        slow().await;
+        self.1.0.attached.lock().expect("no panic").retain(|group| *group != (mgid, mlid));
+        self.0.detach(mgid, mlid).await
     }
 
     fn post_send(&self, work: &mut VecDeque<SendWr>) -> Result<(), PostError> {
@@ -128,7 +168,7 @@ impl QueuePair for OddQp {
 impl ProtectionDomain for OddDomain {
     async fn create_qp(&self, spec: QpSpec) -> Result<Arc<dyn QueuePair>, DeviceError> {
         slow().await;
-        Ok(Arc::new(OddQp(self.0.create_qp(spec).await?)))
+        Ok(Arc::new(OddQp(self.0.create_qp(spec).await?, self.1.clone())))
     }
 
     async fn create_srq(&self, wr: u32, sge: u32) -> Result<Arc<dyn SharedReceiveQueue>, DeviceError> {
