@@ -31,10 +31,10 @@ says() {
   until grep -s "^$2" "$1"; do sleep 0.05; done
 }
 
-# bad_wire: both directions lose 5 % of the packets and delay and reorder the others. Ours goes through tbf first, which
-# cuts what was sent as one batch (UDP GSO) into packets, for netem to lose one by one.
+# bad_wire [LOSS]: both directions lose 5 % of the packets, or LOSS, and delay and reorder the others. Ours goes through tbf
+# first, which cuts what was sent as one batch (UDP GSO) into packets, for netem to lose one by one.
 bad_wire() {
-  local bad="netem loss 5% delay 2ms 1ms reorder 25%"
+  local bad="netem loss ${1:-5%} delay 2ms 1ms reorder 25%"
   tc qdisc add dev veth0 root $bad
   ip netns exec b tc qdisc add dev veth1 root handle 1: tbf rate 1gbit burst 1600 latency 1s
   ip netns exec b tc qdisc add dev veth1 parent 1:1 $bad

@@ -13,7 +13,7 @@ use ibdev::{
 use ibsa::Config;
 use ibsa::mad::{RmppType, SaHeader};
 use ibsa::proto::client::{Client, Event, Request};
-use ibsa::proto::rmpp::{RmppConfig, RmppError, Sender, Sent};
+use ibsa::proto::rmpp::{Mad, RmppConfig, RmppError, Sender, Sent};
 use ibsa::record::{NodeRecord, Template};
 use ibsoft::{SoftDevice, UdpConfig};
 use ibwire::mad::{MadStatus, Method, MgmtClass};
@@ -21,8 +21,11 @@ use ibwire::{FlowLabel, Gid, Lid, PKey, QKey, Qpn, Rate, ServiceLevel, Transacti
 
 use crate::Error;
 
-/// How long one transfer may take.
-const DEADLINE: Duration = Duration::from_secs(30);
+/// How long one transfer may take: each segment that is lost costs the kernel 2 s.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Segments of the longest answer to a request of several.
+const ECHO_SEGMENTS: usize = 66;
 
 /// Who asks whom for how much.
 #[derive(Debug, Clone, Args)]
@@ -54,7 +57,7 @@ fn length_of(segments: usize) -> usize {
 
 fn limits() -> RmppConfig {
     let mut config = RmppConfig::default();
-    (config.resend, config.retries) = (Duration::from_millis(200), 40);
+    (config.resend, config.retries, config.total) = (Duration::from_millis(200), 40, DEADLINE);
     config
 }
 
@@ -150,6 +153,8 @@ async fn asks(wire: &mut Wire, kernel: MadAddr, segments: &[usize]) -> Result<()
                 }
                 other => return Err(format!("{other:?}").into()),
             };
+            let echo = length_of(ECHO_SEGMENTS);
+            let len = if method == Method::GET_MULTI { len.min(echo) } else { len };
             if !answer.complete || answer.data != pattern(len) {
                 return Err(format!("{method} of {count} segments: {} bytes", answer.data.len()).into());
             }
@@ -174,16 +179,25 @@ async fn ended(wire: &mut Wire, client: &mut Client) -> Result<Event, Error> {
     }
 }
 
-/// Answers so many requests with the tables that they ask for.
+/// A table on its way.
+#[derive(Debug)]
+struct Table {
+    to: MadAddr,
+    sender: Sender,
+    /// The segment that was sent last.
+    last: Option<Mad>,
+}
+
+/// Answers so many requests with the tables that they ask for. Says what is not acknowledged, and what is once more: when a
+/// table is acknowledged its last segment is sent again.
 async fn answers(wire: &mut Wire, count: usize) -> Result<(), Error> {
-    let mut senders: BTreeMap<u64, (MadAddr, Sender)> = BTreeMap::new();
+    let mut tables: BTreeMap<u64, Table> = BTreeMap::new();
     let mut known = BTreeSet::new();
     println!("listening");
-    while known.len() < count || !senders.is_empty() {
+    loop {
         let mut unacknowledged = Vec::new();
-        for (tid, (to, sender)) in &mut senders {
+        for (tid, Table { to, sender, last }) in &mut tables {
             match sender.handle_timeout(now()) {
-                // Seen on the wire: when the ACK of its end is lost the kernel has the table and answers none of the copies.
                 Sent::Failed(RmppError::Unacknowledged { segment }, _) if segment == sender.segments() => {
                     println!("unacknowledged");
                     unacknowledged.push(*tid);
@@ -193,30 +207,37 @@ async fn answers(wire: &mut Wire, count: usize) -> Result<(), Error> {
                 Sent::Going | Sent::Done => {}
             }
             while let Some(mad) = sender.poll_transmit(now()) {
+                *last = Some(mad);
                 wire.outbox.push_back(OutgoingMad { to: *to, mad });
             }
         }
-        senders.retain(|tid, _| !unacknowledged.contains(tid));
-        if known.len() == count && senders.is_empty() {
-            break;
+        tables.retain(|tid, _| !unacknowledged.contains(tid));
+        if known.len() == count && tables.is_empty() {
+            return Ok(());
         }
-        let until = senders.values().filter_map(|(_, sender)| sender.poll_timeout()).min();
+        let until = tables.values().filter_map(|table| table.sender.poll_timeout()).min();
         for received in wire.turn(until).await? {
             let header = SaHeader::parse(&received.mad)?;
             let TransactionId(tid) = header.mad.tid;
-            if header.rmpp.kind != RmppType::NONE {
-                let sent = senders.get_mut(&tid).map(|(_, sender)| sender.handle(now(), &header));
-                match sent {
-                    Some(Sent::Done) => drop(senders.remove(&tid)),
-                    Some(Sent::Failed(error, _)) => return Err(error.into()),
-                    Some(Sent::Going) | None => {}
+            if header.rmpp.kind == RmppType::NONE {
+                if known.insert(tid) {
+                    let (to, sender) = (received.from.reply(), table(&header, &received.mad)?);
+                    tables.insert(tid, Table { to, sender, last: None });
                 }
-            } else if known.insert(tid) {
-                senders.insert(tid, (received.from.reply(), table(&header, &received.mad)?));
+                continue;
+            }
+            match tables.get_mut(&tid).map(|table| table.sender.handle(now(), &header)) {
+                Some(Sent::Done) => {
+                    let table = tables.remove(&tid);
+                    let again = table.and_then(|Table { to, last, .. }| Some(OutgoingMad { to, mad: last? }));
+                    wire.outbox.extend(again);
+                }
+                Some(Sent::Failed(error, _)) => return Err(error.into()),
+                Some(Sent::Going) => {}
+                None => println!("acknowledged again"),
             }
         }
     }
-    Ok(())
 }
 
 /// The answer to a request, which says how many bytes it wants.
