@@ -1,7 +1,12 @@
 //! Linux system layer of the SDK, and what no safe crate does with sockets. All `unsafe` of the project is here.
 //!
-//! With the feature `verbs`: `LinuxDevice`, an RDMA device of this machine behind the device contract, driven
-//! through libibverbs and umad. With the feature `packet`: packet sockets, raw IPv6 sockets and batches.
+//! # Features
+//! None is on by default.
+//! - `verbs`: `LinuxDevice`, an RDMA device of this machine behind the device contract, driven through libibverbs and umad. Needs
+//!   libibverbs-dev, librdmacm-dev and libclang-dev to build.
+//! - `packet`: packet sockets, raw IPv6 sockets and batches. Needs nothing to build.
+//! - `watch`: descriptors that a tokio runtime watches for one thing only.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(missing_docs)]
 
 #[cfg(feature = "verbs")]

@@ -367,8 +367,7 @@ impl ConnectConfig {
         match &self.target {
             Target::Service(path) => {
                 let path = path.clone();
-                if let Some(other) = self.device.as_ref().filter(|device| !device.is_same(path.port().hca()))
-                {
+                if let Some(other) = self.device.as_ref().filter(|device| *device != path.port().hca()) {
                     let must = Limit::Must("one of the HCA given by device(..)");
                     let sgid = Value::Gid(path.record().sgid);
                     tracing::debug!(given = other.name(), of_path = path.port().hca().name(), "two HCAs");

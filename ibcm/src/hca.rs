@@ -92,10 +92,6 @@ impl Hca {
         WeakHca(Arc::downgrade(&self.0))
     }
 
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0.shared, &other.0.shared)
-    }
-
     /// The device's name.
     pub fn name(&self) -> &str {
         &self.0.shared.name
@@ -224,6 +220,15 @@ impl Drop for Handle {
         self.shared.abandon();
     }
 }
+
+/// Clones of one handle are equal, and so are those of the default HCA.
+impl PartialEq for Hca {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0.shared, &other.0.shared)
+    }
+}
+
+impl Eq for Hca {}
 
 impl fmt::Debug for Hca {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -43,6 +43,15 @@
 //!
 //! Every future is cancel-safe or says that it is not.
 //!
+//! # Features
+//!
+//! | feature | what |
+//! |---|---|
+//! | `runtime` (default) | [`Hca`], [`Listener`], [`Connection`] and all else on tokio; without it there is [`proto`] alone |
+//! | `soft` (default) | the software HCA, `Hca::open("soft")`, and [`sim`] |
+//! | `verbs` | Linux's own RDMA devices, `Hca::open("mlx5_0")`; links libibverbs, the only feature that links anything of C |
+//! | `ibsim` | HCAs of a running ibsim, `Hca::open("ibsim:Hca1")`, for management datagrams alone |
+//!
 //! # Seeing what happens
 //! - **Counters**: [`Hca::stats`], [`Listener::stats`], [`Connection::stats`]; `named()` of each feeds an exporter.
 //! - **Events**: [`Hca::events`] and [`Port::events`] tell of ports and GIDs, [`Connection::events`] of a peer that is busy.
@@ -53,6 +62,7 @@
 //!   messages, `ibcm::mad=trace` nothing but messages, `[conn{service=0x1000000000000001}]=debug` the connections of one
 //!   service. The example `observe` shows all of it.
 //! - **Packets**: [`Open::pcap`] writes a file for Wireshark.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 

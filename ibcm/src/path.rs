@@ -5,7 +5,7 @@ use std::future::Future;
 use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use ibdev::qp::Init;
@@ -14,6 +14,7 @@ use ibsa::PathQuery;
 use ibwire::{Gid, Mtu, PKey, PathRecord, Qpn, Rate, ServiceId, ServiceLevel};
 use pin_project::pin_project;
 
+use crate::clock::now;
 use crate::error::{ConnectError, QueryError};
 use crate::port::Port;
 use crate::proto::{self, Invalid, Limit, LocalPort, Value};
@@ -134,6 +135,12 @@ impl fmt::Display for Path {
     }
 }
 
+impl fmt::Display for ServicePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, service {}", self.path, self.service_id)
+    }
+}
+
 /// Which path to find: a builder that is itself the future of the [`Path`], or of the [`ServicePath`] once a
 /// service is named.
 ///
@@ -174,6 +181,8 @@ struct PathConfig {
     traffic_class: Option<u8>,
     mtu: Option<Mtu>,
     rate: Option<Rate>,
+    fresh: bool,
+    deadline: Option<Duration>,
 }
 
 /// Where a path may start.
@@ -195,6 +204,8 @@ impl PathBuilder {
             traffic_class: None,
             mtu: None,
             rate: None,
+            fresh: false,
+            deadline: None,
         };
         Self { config: Some(config), run: None, service: () }
     }
@@ -242,11 +253,25 @@ impl<S> PathBuilder<S> {
     pub fn rate(self, rate: Rate) -> Self {
         self.set(|config| config.rate = Some(rate))
     }
+
+    /// Asks the SA even if its answer of before is known. Where no SA is asked there is none.
+    pub fn fresh(self) -> Self {
+        self.set(|config| config.fresh = true)
+    }
+
+    /// How long the SA may take, for all ports that are tried together. More than zero; default
+    /// [`default_timeout`](crate::sa::Client::default_timeout) for each of them. Where no SA is asked the path is there at once.
+    pub fn deadline(self, deadline: Duration) -> Self {
+        self.set(|config| config.deadline = Some(deadline))
+    }
 }
 
 impl PathConfig {
     async fn run(self) -> Result<Path, QueryError> {
         let dgid = self.dgid;
+        if let Some(deadline) = self.deadline {
+            Invalid::more_than_zero("deadline", deadline)?;
+        }
         if dgid.is_unspecified() || dgid.is_multicast() {
             let must = Limit::Must("the GID of a port");
             return Err(Invalid::new("destination GID", Value::Gid(dgid), must).into());
@@ -275,8 +300,15 @@ impl PathConfig {
         Ok(Path { port, record, source })
     }
 
-    /// What of the wanted the SA has to know to find the path.
-    fn ask(&self, query: PathQuery) -> PathQuery {
+    /// What of the wanted the SA has to know to find the path, and how long it may take since `started`.
+    fn ask(&self, started: Instant, query: PathQuery) -> PathQuery {
+        let query = if self.fresh { query.uncached() } else { query };
+        let query = match self.deadline {
+            Some(deadline) => {
+                query.timeout(deadline.saturating_sub(now().saturating_duration_since(started)))
+            }
+            None => query,
+        };
         let query = match self.p_key {
             Some(p_key) => query.p_key(p_key),
             None => query,
@@ -293,6 +325,7 @@ impl PathConfig {
             Origin::Port(port) => std::slice::from_ref(port),
             Origin::Any(ports) => ports,
         };
+        let started = now();
         let mut down = None;
         let mut owned = self.sgid.is_none();
         for port in ports {
@@ -314,9 +347,8 @@ impl PathConfig {
                 continue;
             }
             if local.link_layer == LinkLayer::InfiniBand && !knows_paths(&*device, local.number) {
-                match crate::sa::path(shared, local.number, self.sgid, self.dgid, |query| self.ask(query))
-                    .await
-                {
+                let ask = |query| self.ask(started, query);
+                match crate::sa::path(shared, local.number, self.sgid, self.dgid, ask).await {
                     Err(QueryError::NoPath { .. }) => continue,
                     found => return found.map(|(record, source)| (port.clone(), record, source)),
                 }

@@ -7,7 +7,7 @@ use ibwire::{CommId, Gid, Guid, Lid, Qpn};
 use crate::proto::Request;
 
 /// The other end of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Peer {
     /// Its GID; on RoCE its IP address.

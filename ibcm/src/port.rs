@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use ibdev::{GidKind, PortState};
-use ibwire::{Gid, Lid};
+use ibdev::{GidEntry, GidKind, LinkLayer, PortState};
+use ibwire::{Gid, Lid, Mtu};
 
 use crate::events::HcaEvents;
 use crate::hca::Hca;
@@ -11,7 +11,7 @@ use crate::path::{Origin, PathBuilder};
 use crate::proto::LocalPort;
 
 /// A port of an [`Hca`]. A cheap handle, which keeps the HCA open.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Port {
     hca: Hca,
     number: u8,
@@ -38,9 +38,38 @@ impl Port {
         self.local().map_or(Gid::UNSPECIFIED, |port| first_gid(&port))
     }
 
+    /// Its GID table; unused entries are left out. On RoCE its addresses, on most NICs each of them once a type.
+    ///
+    /// ```
+    /// # use ibcm::{GidKind, Hca};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let hca = Hca::open("soft").await?;
+    /// for port in hca.ports() {
+    ///     for entry in port.gids().iter().filter(|entry| entry.kind == GidKind::RoceV2) {
+    ///         println!("port {} has {}, MTU {}", port.number(), entry.gid.to_ip(), port.mtu());
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn gids(&self) -> Vec<GidEntry> {
+        self.local().map_or_else(Vec::new, |port| port.gids)
+    }
+
     /// Its base LID; [`Lid::NONE`] on RoCE.
     pub fn lid(&self) -> Lid {
         self.local().map_or(Lid::NONE, |port| port.lid)
+    }
+
+    /// The MTU in force: the longest datagram, and the most that a path can have.
+    pub fn mtu(&self) -> Mtu {
+        self.local().map_or(Mtu::B256, |port| port.mtu)
+    }
+
+    /// InfiniBand, or Ethernet for RoCE.
+    pub fn link_layer(&self) -> LinkLayer {
+        self.local().map_or(LinkLayer::InfiniBand, |port| port.link_layer)
     }
 
     /// Whether it carries traffic.
@@ -88,8 +117,8 @@ impl fmt::Debug for Port {
 
 #[cfg(test)]
 mod tests {
-    use ibdev::{GidEntry, LinkLayer, PortAttr};
-    use ibwire::{Mtu, Rate, ServiceLevel};
+    use ibdev::PortAttr;
+    use ibwire::{Rate, ServiceLevel};
 
     use super::*;
 

@@ -8,7 +8,7 @@ use common::{Result, SID};
 use futures::{Stream, StreamExt};
 use ibcm::sa::{Group, Notice, Trap};
 use ibcm::sim::{BuildSubnet, Mishap, Subnet};
-use ibcm::{Connection, Gid, Hca, HcaEvent, Listener, PKey, PathSource};
+use ibcm::{Connection, Gid, Hca, HcaEvent, Listener, PKey, PathSource, QueryError};
 use tokio::time::{Instant, sleep, timeout};
 
 /// Two switches with two links between them, and an HCA at each; a manager on the left one.
@@ -75,6 +75,29 @@ async fn a_manager_that_starts_anew_is_told_everything_again() -> Result {
     // LIDs and with them connections stay.
     assert_eq!((a.ports()[0].lid(), b.ports()[0].lid()), lids);
     say(&conn, &served).await
+}
+
+/// A path that is known needs no SA unless a fresh one is wanted, and who asks says how long.
+#[tokio::test(start_paused = true)]
+async fn a_fresh_path_is_asked_for_within_its_deadline() -> Result {
+    let net = two_switches().await?;
+    let (a, b) = hcas(&net).await?;
+    let second = Duration::from_secs(1);
+    assert_eq!(a.path_to(b.gid()).await?.source(), PathSource::Sa);
+    assert!(matches!(a.path_to(b.gid()).await?.source(), PathSource::Cache { .. }));
+    assert_eq!(a.path_to(b.gid()).fresh().await?.source(), PathSource::Sa);
+    net.sa().silent();
+    assert!(matches!(a.path_to(b.gid()).deadline(second).await?.source(), PathSource::Cache { .. }));
+    for deadline in [second / 2, 3 * second] {
+        let started = Instant::now();
+        let late = a.path_to(b.gid()).fresh().deadline(deadline).await.expect_err("silence");
+        assert!(matches!(late, QueryError::Sa(_)), "{late:?}");
+        let waited = started.elapsed();
+        assert!((deadline..deadline + second / 100).contains(&waited), "{waited:?} instead of {deadline:?}");
+    }
+    let refused = a.path_to(b.gid()).deadline(Duration::ZERO).await.expect_err("no time");
+    assert_eq!(refused.to_string(), "deadline is 0ns, it must be more than zero");
+    Ok(())
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,10 +2,12 @@
 
 mod common;
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use common::{Net, Result, drop_after};
-use ibcm::{Hca, OpCause, QKey, Recv, RecvError, ud};
+use ibcm::sim::Subnet;
+use ibcm::{Gid, Guid, Hca, OpCause, Path, PathRecord, QKey, Recv, RecvError, ud};
 
 /// Sockets of two HCAs, and each as the other's peer.
 struct Pair {
@@ -95,13 +97,53 @@ async fn a_peer_is_its_queue_pair() -> Result {
     Ok(())
 }
 
+/// The peer that answers is the one that was asked, whichever of the LIDs of both ports the packets carry, and also with a GRH.
+#[tokio::test(start_paused = true)]
+async fn a_peer_is_the_same_by_every_way() -> Result {
+    let net = Subnet::builder().lmc(2).switch("hub").hca("a").hca("b").hca("c");
+    let net = net.link("a", "hub").link("b", "hub").link("c", "hub").managed().await?;
+    let open = async |name| Hca::open(net.device(name)).await;
+    let (here, there, third) = (open("a").await?, open("b").await?, open("c").await?);
+    let (a, b) = (ud::Socket::open(&here).await?, ud::Socket::open(&there).await?);
+    let port = &here.ports()[0];
+    let records = here.sa().path(there.gid()).all().await?;
+    let dlids: HashSet<_> = records.iter().map(|record| record.dlid).collect();
+    let slids: HashSet<_> = records.iter().map(|record| record.slid).collect();
+    assert_eq!((dlids.len(), slids.len()), (4, 4), "{records:?}");
+    let mut peers = HashSet::new();
+    for record in &records {
+        for hop_limit in [0, 64] {
+            let record = PathRecord { hop_limit, ..*record };
+            let asked = ud::Peer::new(&Path::from_record(port, record), b.qpn(), b.qkey());
+            a.send_copy(&asked, b"who is there?").await?;
+            b.send_copy(&b.recv().await?.from(), b"me").await?;
+            let answers = a.recv().await?.from();
+            assert_eq!((answers.gid().is_some(), asked.gid().is_some()), (hop_limit > 0, hop_limit > 0));
+            assert_eq!(answers, asked);
+            peers.extend([asked, answers]);
+        }
+    }
+    assert_eq!(peers.len(), 1);
+
+    // The same number at another port, in our subnet, in another one behind the same router, and here.
+    let record = records[0];
+    let other = here.path_to(third.gid()).await?;
+    let gid = |prefix| Gid::from_parts(prefix, Guid(there.gid().interface_id()));
+    let far = |prefix| PathRecord { dgid: gid(prefix), hop_limit: 64, ..record };
+    let strangers = [*other.record(), far(7), far(8)].map(|record| Path::from_record(port, record));
+    peers.extend(strangers.iter().map(|path| ud::Peer::new(path, b.qpn(), b.qkey())));
+    peers.insert(ud::Peer::new(&here.path_to(here.gid()).await?, b.qpn(), b.qkey()));
+    assert_eq!(peers.len(), 5);
+    Ok(())
+}
+
 /// What goes out would carry the socket's P_Key, not that of the path.
 #[tokio::test]
 async fn a_path_of_another_partition_is_refused() -> Result {
     let Pair { a, b, .. } = soft().await?;
     let mut record = *a.hca().path_to(b.hca().gid()).await?.record();
     record.pkey = ibwire::PKey(0x8001);
-    let path = ibcm::Path::from_record(&a.hca().ports()[0], record);
+    let path = Path::from_record(&a.hca().ports()[0], record);
     let error = a.send_copy(&ud::Peer::new(&path, b.qpn(), QKey(7)), b"x").await.unwrap_err();
     assert!(error.to_string().contains("P_Key"), "{error}");
     Ok(())

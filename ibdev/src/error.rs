@@ -64,6 +64,25 @@ impl DeviceError {
     pub fn os(what: &'static str, error: io::Error) -> Self {
         Self::Os { what, error: std::sync::Arc::new(error) }
     }
+
+    /// The kind that it has as an [`io::Error`].
+    pub fn io_kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Gone => io::ErrorKind::NotConnected,
+            Self::InUse { .. } => io::ErrorKind::AddrInUse,
+            Self::Limit { .. } => io::ErrorKind::InvalidInput,
+            Self::Permission { .. } => io::ErrorKind::PermissionDenied,
+            Self::Unsupported { .. } => io::ErrorKind::Unsupported,
+            Self::Os { error, .. } => error.kind(),
+            Self::NoRuntime | Self::State { .. } => io::ErrorKind::Other,
+        }
+    }
+}
+
+impl From<DeviceError> for io::Error {
+    fn from(error: DeviceError) -> Self {
+        Self::new(error.io_kind(), error)
+    }
 }
 
 /// Why work requests were not posted. Those before the refused one are posted; the rest stays with the caller.

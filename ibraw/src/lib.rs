@@ -14,6 +14,10 @@
 //!
 //! All methods take `&self`; sockets are cheap handles and [`Clone`]. Many tasks may receive: each datagram goes to one of
 //! them. Sources: spec/raw.md, packet(7), raw(7), RFC 3542.
+//!
+//! # Features
+//! `soft` (default): links of in-process subnets, `Link::from(device)`. Without it there are network interfaces only.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 #![cfg(target_os = "linux")]

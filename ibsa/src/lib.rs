@@ -6,6 +6,7 @@
 //!
 //! # Features
 //! `client` (default): [`Client`], the async client on tokio. Without it there are records and engines only.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 

@@ -35,6 +35,7 @@
 //! # Features
 //! - `runtime` (default): devices and links. Without it only [`engine`] is built.
 //! - `ibsim`: `IbsimDevice`, an HCA of a running ibsim, for management datagrams; on Linux.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ibdev::DeviceError;
 
-use super::{QpStep, Rejection, device_io_kind};
+use super::{QpStep, Rejection};
 use crate::proto::Invalid;
 
 /// Why [`IncomingRequest::accept`](crate::IncomingRequest::accept) failed. It concerns that one peer; the
@@ -60,7 +60,7 @@ impl AcceptError {
             Self::Rejected(_) => io::ErrorKind::ConnectionRefused,
             Self::Unconfirmed { .. } => io::ErrorKind::TimedOut,
             Self::Invalid(_) => io::ErrorKind::InvalidInput,
-            Self::Device(e) | Self::Qp { source: e, .. } => device_io_kind(e),
+            Self::Device(e) | Self::Qp { source: e, .. } => e.io_kind(),
             Self::Deadline { .. } => io::ErrorKind::TimedOut,
             Self::Closed => io::ErrorKind::NotConnected,
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ibdev::DeviceError;
 use ibwire::RejReason;
 
-use super::{OpenError, QueryError, Rejection, device_io_kind};
+use super::{OpenError, QueryError, Rejection};
 use crate::proto::{Effort, Invalid};
 
 /// Why [`Connection::connect`](crate::Connection::connect) failed. Groups: the peer said no, nobody answered,
@@ -174,7 +174,7 @@ impl ConnectError {
             Self::Open(e) => e.io_kind(),
             Self::Path(e) => e.io_kind(),
             Self::Invalid(_) => io::ErrorKind::InvalidInput,
-            Self::Device(e) | Self::Qp { source: e, .. } => device_io_kind(e),
+            Self::Device(e) | Self::Qp { source: e, .. } => e.io_kind(),
             Self::PortDown { .. } => io::ErrorKind::NetworkDown,
             Self::Deadline { .. } => io::ErrorKind::TimedOut,
             Self::Closed => io::ErrorKind::NotConnected,

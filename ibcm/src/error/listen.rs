@@ -5,7 +5,7 @@ use std::io;
 use ibdev::DeviceError;
 use ibwire::ServiceId;
 
-use super::{OpenError, device_io_kind};
+use super::OpenError;
 use crate::proto::Invalid;
 
 /// Why [`Listener::bind`](crate::Listener::bind) or [`Listener::accept`](crate::Listener::accept) failed.
@@ -45,7 +45,7 @@ impl ListenError {
             Self::AddressNotLocal { .. } => io::ErrorKind::AddrNotAvailable,
             Self::Open(e) => e.io_kind(),
             Self::Invalid(_) => io::ErrorKind::InvalidInput,
-            Self::Device(e) => device_io_kind(e),
+            Self::Device(e) => e.io_kind(),
             Self::Closed => io::ErrorKind::NotConnected,
         }
     }

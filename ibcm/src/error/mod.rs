@@ -47,6 +47,9 @@ pub enum Error {
     /// A path could not be found.
     #[error(transparent)]
     Query(#[from] QueryError),
+    /// The subnet's SA refused, or did not answer.
+    #[error(transparent)]
+    Sa(#[from] crate::sa::SaError),
     /// A datagram service could not be found.
     #[error(transparent)]
     Sidr(#[from] crate::sidr::QueryError),
@@ -81,12 +84,13 @@ impl From<Error> for io::Error {
             Error::Accept(e) => e.io_kind(),
             Error::Connect(e) => e.io_kind(),
             Error::Query(e) => e.io_kind(),
+            Error::Sa(e) => e.io_kind(),
             Error::Sidr(e) => e.io_kind(),
             Error::Path(e) => e.io_kind(),
             Error::Recv(e) => e.io_kind(),
             Error::Op(e) => e.io_kind(),
             Error::Invalid(_) | Error::Range(_) => io::ErrorKind::InvalidInput,
-            Error::Device(e) => device_io_kind(e),
+            Error::Device(e) => e.io_kind(),
             Error::Closed => io::ErrorKind::NotConnected,
         };
         Self::new(kind, error)
@@ -96,6 +100,12 @@ impl From<Error> for io::Error {
 impl From<ibwire::PrivateDataTooLong> for Error {
     fn from(error: ibwire::PrivateDataTooLong) -> Self {
         Self::Invalid(error.into())
+    }
+}
+
+impl<R: std::fmt::Debug> From<crate::sa::Incomplete<R>> for Error {
+    fn from(incomplete: crate::sa::Incomplete<R>) -> Self {
+        Self::Sa(incomplete.into())
     }
 }
 
@@ -125,19 +135,6 @@ into_io!(
 impl From<Invalid> for io::Error {
     fn from(error: Invalid) -> Self {
         Self::new(io::ErrorKind::InvalidInput, error)
-    }
-}
-
-pub(crate) fn device_io_kind(error: &DeviceError) -> io::ErrorKind {
-    use DeviceError as E;
-    match error {
-        E::Gone => io::ErrorKind::NotConnected,
-        E::InUse { .. } => io::ErrorKind::AddrInUse,
-        E::Limit { .. } => io::ErrorKind::InvalidInput,
-        E::Permission { .. } => io::ErrorKind::PermissionDenied,
-        E::Unsupported { .. } => io::ErrorKind::Unsupported,
-        E::Os { error, .. } => error.kind(),
-        _ => io::ErrorKind::Other,
     }
 }
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use ibdev::{Buf, DeviceError, Status};
 
-use super::device_io_kind;
 use crate::proto::Invalid;
 
 /// Why an operation on a connection failed. The buffer comes back.
@@ -51,7 +50,7 @@ impl From<Invalid> for OpCause {
 impl OpError {
     pub(crate) fn io_kind(&self) -> io::ErrorKind {
         match &self.cause {
-            OpCause::Device(error) => device_io_kind(error),
+            OpCause::Device(error) => error.io_kind(),
             OpCause::Status(_) => io::ErrorKind::ConnectionReset,
             OpCause::Silent(_) => io::ErrorKind::TimedOut,
             OpCause::Invalid(_) => io::ErrorKind::InvalidInput,

@@ -4,7 +4,6 @@ use std::io;
 
 use ibdev::DeviceError;
 
-use super::device_io_kind;
 use crate::ParseDeviceError;
 use crate::devices::{Unusable, UnusableDevice};
 
@@ -102,7 +101,7 @@ impl OpenError {
             Self::NotFound { .. } | Self::NoSuchPort { .. } => io::ErrorKind::NotFound,
             Self::Unusable { why, .. } => why.io_kind(),
             Self::NotBuilt { .. } => io::ErrorKind::Unsupported,
-            Self::Device { source, .. } => device_io_kind(source),
+            Self::Device { source, .. } => source.io_kind(),
         }
     }
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use ibdev::DeviceError;
 use ibwire::PrivateData;
 
-use super::device_io_kind;
 use crate::proto::message::{ApInfo, ApStatus};
 use crate::proto::{self, Effort, Invalid};
 
@@ -90,7 +89,7 @@ impl PathError {
             Self::Busy | Self::Loaded => io::ErrorKind::ResourceBusy,
             Self::Refused { .. } => io::ErrorKind::ConnectionRefused,
             Self::Unanswered { .. } => io::ErrorKind::TimedOut,
-            Self::Qp(error) => device_io_kind(error),
+            Self::Qp(error) => error.io_kind(),
             Self::Closed => io::ErrorKind::NotConnected,
         }
     }

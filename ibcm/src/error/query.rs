@@ -5,7 +5,6 @@ use std::io;
 use ibdev::DeviceError;
 use ibwire::Gid;
 
-use super::device_io_kind;
 use crate::proto::Invalid;
 
 /// Why [`Hca::path_to`](crate::Hca::path_to) gave no path.
@@ -44,8 +43,8 @@ impl QueryError {
             Self::NoPath { .. } => io::ErrorKind::HostUnreachable,
             Self::PortDown { .. } => io::ErrorKind::NetworkDown,
             Self::Invalid(_) => io::ErrorKind::InvalidInput,
-            Self::Device(e) => device_io_kind(e),
-            Self::Sa(_) => io::ErrorKind::Other,
+            Self::Device(e) => e.io_kind(),
+            Self::Sa(e) => e.io_kind(),
             Self::Closed => io::ErrorKind::NotConnected,
         }
     }

@@ -89,6 +89,25 @@ fn the_last_error_tells_of_all_attempts() {
     assert_eq!(silence.to_string(), text);
 }
 
+#[test]
+fn errors_of_the_sa_are_errors_like_others() {
+    use crate::sa::{Incomplete, NodeRecord, SaError, SaStatus};
+    fn asking(error: impl Into<Error>) -> (String, io::ErrorKind) {
+        let error = error.into();
+        (error.to_string(), io::Error::from(error).kind())
+    }
+    let late = SaError::Late(Duration::from_secs(1));
+    let none = SaError::Status(SaStatus::NO_RECORDS);
+    assert_eq!(io::Error::from(none.clone()).kind(), io::ErrorKind::NotFound);
+    assert_eq!(io::Error::from(DeviceError::Gone).kind(), io::ErrorKind::NotConnected);
+    assert_eq!(asking(late.clone()), ("no answer within 1s".to_owned(), io::ErrorKind::TimedOut));
+    assert_eq!(asking(none).1, io::ErrorKind::NotFound);
+    assert_eq!(asking(QueryError::Sa(Box::new(late))).1, io::ErrorKind::TimedOut);
+    let cut = Incomplete { records: vec![NodeRecord::default(); 2] };
+    let text = "the answer was cut on its way: 2 records came, how many there are is not known";
+    assert_eq!(asking(cut), (text.to_owned(), io::ErrorKind::InvalidData));
+}
+
 fn silence(attempts: u32, sent: u32, secs: u64, busy: bool) -> ConnectError {
     ConnectError::Unreachable { attempts, sent, waited: Duration::from_secs(secs), busy }
 }

@@ -13,6 +13,7 @@ use crate::handshake::poll_slot;
 use crate::memory::Memory;
 use crate::parked::Ticket;
 use crate::slot::{Slot, SlotState};
+use crate::sync::Exclusive;
 
 /// An operation that is not in the send queue yet.
 ///
@@ -32,7 +33,7 @@ enum Step {
     /// The buffer for the copy is being made.
     Allocating {
         shelf: Shelf,
-        making: BoxFuture<'static, Result<Vec<Buf>, DeviceError>>,
+        making: Exclusive<BoxFuture<'static, Result<Vec<Buf>, DeviceError>>>,
     },
     /// To be posted. A buffer of the connection's own has its shelf.
     Buf(Buf, Option<Shelf>),
@@ -88,7 +89,9 @@ impl Entry {
                             self.step = Step::Buf(source.copy(buf), Some(shelf));
                         }
                         Some(Found::Copy(CopyBuf::Allocate(len, shelf), Some(memory))) => {
-                            let making = Box::pin(async move { memory.take(1, len).await });
+                            let making: BoxFuture<'static, _> =
+                                Box::pin(async move { memory.take(1, len).await });
+                            let making = Exclusive::new(making);
                             self.step = Step::Allocating { shelf, making };
                         }
                         Some(Found::Refused(cause, _)) => {
@@ -101,7 +104,7 @@ impl Entry {
                     }
                 }
                 Step::Allocating { shelf, mut making } => {
-                    let Poll::Ready(made) = making.as_mut().poll(cx) else {
+                    let Poll::Ready(made) = making.get_mut().as_mut().poll(cx) else {
                         self.step = Step::Allocating { shelf, making };
                         return Poll::Pending;
                     };

@@ -7,7 +7,7 @@ use ibdev::DeviceError;
 use ibwire::PrivateData;
 
 use super::{Info, Status};
-use crate::error::{OpenError, device_io_kind};
+use crate::error::OpenError;
 use crate::proto::Invalid;
 
 /// Why [`query`](super::query()) gave no socket.
@@ -74,7 +74,7 @@ impl QueryError {
             Self::Open(e) => e.io_kind(),
             Self::PortDown { .. } => io::ErrorKind::NetworkDown,
             Self::Invalid(_) => io::ErrorKind::InvalidInput,
-            Self::Device(e) => device_io_kind(e),
+            Self::Device(e) => e.io_kind(),
             Self::Closed => io::ErrorKind::NotConnected,
         }
     }

@@ -227,7 +227,7 @@ impl Config {
         match &self.target {
             Target::Service(path) => {
                 let path = path.clone();
-                if self.device.as_ref().is_some_and(|device| !device.is_same(path.port().hca())) {
+                if self.device.as_ref().is_some_and(|device| device != path.port().hca()) {
                     let must = Limit::Must("one of the HCA given by device(..)");
                     let sgid = Value::Gid(path.record().sgid);
                     return Err(Invalid::new("the path's SGID", sgid, must).into());

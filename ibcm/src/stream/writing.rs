@@ -18,6 +18,7 @@ use crate::established::Established;
 use crate::handshake::poll_slot;
 use crate::ops::{Entry, Source, detach};
 use crate::slot::SlotState;
+use crate::sync::Exclusive;
 
 /// Bytes of one message, unless the program says otherwise: what the default receive buffers of a peer take.
 const CHUNK: usize = 4096;
@@ -52,7 +53,7 @@ enum Closing {
     Open,
     /// Nothing more is written; what was is on its way.
     Flushing,
-    Disconnecting(BoxFuture<'static, Closed>),
+    Disconnecting(Exclusive<BoxFuture<'static, Closed>>),
     Over,
 }
 
@@ -165,10 +166,10 @@ impl Writing {
                     let _ = ready!(self.poll_flush(conn, cx));
                     let (shared, slot) = (Arc::clone(conn.shared()), Arc::clone(conn.slot()));
                     let ending = disconnect(shared, slot, PrivateData::EMPTY, DISCONNECT);
-                    self.closing = Closing::Disconnecting(Box::pin(ending));
+                    self.closing = Closing::Disconnecting(Exclusive::new(Box::pin(ending)));
                 }
                 Closing::Disconnecting(ending) => {
-                    ready!(ending.as_mut().poll(cx));
+                    ready!(ending.get_mut().as_mut().poll(cx));
                     self.closing = Closing::Over;
                 }
                 Closing::Over => return self.poll_flush(conn, cx),

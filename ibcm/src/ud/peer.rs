@@ -1,17 +1,43 @@
 //! Where datagrams go.
 
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, OnceLock, Weak};
 
 use ibdev::AddressVector;
 use ibwire::{Gid, Lid, PKey, QKey, Qpn};
 
 use crate::path::Path;
+use crate::proto::LocalPort;
 use crate::shared::Shared;
 
 /// Where a datagram goes, or came from: the way to a port, the queue pair there and its Q_Key. A cheap handle; it does not
-/// keep the HCA open. Two are equal if they are the same queue pair of the same port, as seen from the same port of ours,
-/// whatever else the ways there have in common.
+/// keep the HCA open.
+///
+/// Two are equal if they are the same queue pair of the same port, as seen from the same port of ours, whatever the ways
+/// there: who answers is equal to who was asked, also by another service level, with or without a GRH, and by another of the
+/// LIDs that a port has in a subnet with an LMC. So peers are keys of maps. In our own InfiniBand subnet the LID tells ports apart, without the bits
+/// that the LMC of our port leaves to paths (IBTA vol. 1, 4.1.3: subnet managers give all HCAs the same); else the GID does.
+///
+/// ```
+/// # use ibcm::{Hca, sim::Subnet, ud};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::collections::HashMap;
+/// # let net = Subnet::star(["here", "there"]).await?;
+/// # let (here, there) = (Hca::open(net.device("here")).await?, Hca::open(net.device("there")).await?);
+/// # let (asking, answering) = (ud::Socket::open(&here).await?, ud::Socket::open(&there).await?);
+/// let peer = ud::Peer::new(&here.path_to(there.gid()).await?, answering.qpn(), answering.qkey());
+/// let mut heard = HashMap::from([(peer.clone(), 0)]);
+/// asking.send_copy(&peer, b"who is there?").await?;
+/// # let question = answering.recv().await?;
+/// # answering.send_copy(&question.from(), b"me").await?;
+/// let answer = asking.recv().await?;
+/// *heard.get_mut(&answer.from()).ok_or("a stranger")? += 1;
+/// assert_eq!(heard[&peer], 1);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Peer(Arc<Inner>);
 
@@ -24,6 +50,30 @@ struct Inner {
     qkey: QKey,
     /// That of the path, if it was made of one.
     pkey: Option<PKey>,
+    /// Looked up by the first comparison.
+    place: OnceLock<Place>,
+}
+
+/// What tells ports apart, whatever the ways there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Place {
+    /// A port of our subnet, by its base LID.
+    Lid(Lid),
+    /// One of another subnet, or on RoCE; or a group.
+    Gid(Option<Gid>),
+}
+
+impl Place {
+    /// `port` is the one that the way starts from.
+    fn new(av: &AddressVector, port: Option<&LocalPort>) -> Self {
+        let gid = av.grh.map(|grh| grh.dgid);
+        let is_here =
+            av.dlid.is_unicast() && gid.is_none_or(|gid| port.is_some_and(|port| port.shares_subnet(gid)));
+        match is_here {
+            true => Self::Lid(port.map_or(av.dlid, |port| port.base_of(av.dlid))),
+            false => Self::Gid(gid),
+        }
+    }
 }
 
 /// What tells address handles apart.
@@ -51,7 +101,8 @@ impl Peer {
             grh: None,
         });
         let (shared, pkey) = (Arc::downgrade(shared), Some(path.record().pkey));
-        Self(Arc::new(Inner { shared, sgid: Some(sgid), av, qpn, qkey, pkey }))
+        let place = OnceLock::new();
+        Self(Arc::new(Inner { shared, sgid: Some(sgid), av, qpn, qkey, pkey, place }))
     }
 
     pub(super) fn at(
@@ -61,7 +112,8 @@ impl Peer {
         qpn: Qpn,
         qkey: QKey,
     ) -> Self {
-        Self(Arc::new(Inner { shared: Arc::downgrade(shared), sgid, av, qpn, qkey, pkey: None }))
+        let (shared, place) = (Arc::downgrade(shared), OnceLock::new());
+        Self(Arc::new(Inner { shared, sgid, av, qpn, qkey, pkey: None, place }))
     }
 
     /// The GID of its port, or of the group; on RoCE its IP address. `None` where packets carry none.
@@ -92,6 +144,13 @@ impl Peer {
         Way { sgid: self.0.sgid, av: self.0.av }
     }
 
+    fn place(&self) -> Place {
+        *self.0.place.get_or_init(|| match self.0.shared.upgrade() {
+            Some(shared) => Place::new(&self.0.av, shared.engine().endpoint.local_ca().port(self.0.av.port)),
+            None => Place::new(&self.0.av, None),
+        })
+    }
+
     pub(super) fn is_of(&self, shared: &Arc<Shared>) -> bool {
         Weak::ptr_eq(&self.0.shared, &Arc::downgrade(shared))
     }
@@ -99,18 +158,24 @@ impl Peer {
 
 impl PartialEq for Peer {
     fn eq(&self, other: &Self) -> bool {
-        let key = |peer: &Self| (peer.0.av.port, peer.gid(), peer.lid(), peer.0.qpn);
+        let key = |peer: &Self| (peer.0.qpn, peer.0.av.port, peer.place());
         Weak::ptr_eq(&self.0.shared, &other.0.shared) && key(self) == key(other)
     }
 }
 
 impl Eq for Peer {}
 
+impl Hash for Peer {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.0.qpn, self.0.av.port, self.place()).hash(state);
+    }
+}
+
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.gid() {
             Some(gid) => write!(f, "QP {} at {gid}", self.qpn()),
-            None => write!(f, "QP {} at LID {}", self.qpn(), self.lid().0),
+            None => write!(f, "QP {} at LID {}", self.qpn(), self.lid()),
         }
     }
 }

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use ibcm_sys::packet::RecvBatch;
@@ -17,12 +17,14 @@ struct Seen {
     members: AtomicUsize,
 }
 
-/// A link on which leaving takes its time, and that may be full of frames for others.
+/// A link on which leaving takes its time, and that may be full, or full of frames for others.
 #[derive(Debug, Default)]
 struct Slow {
     counters: Arc<Counters>,
     seen: Arc<Seen>,
     is_flooded: bool,
+    /// Nothing can be sent.
+    is_full: Arc<AtomicBool>,
     looks: AtomicUsize,
 }
 
@@ -41,11 +43,17 @@ impl Backend<Ether> for Slow {
     }
 
     fn send(&self, datagrams: &[(&[u8], &EtherDest)]) -> Result<usize, NotSent> {
-        Ok(datagrams.len())
+        match self.is_full.load(Ordering::SeqCst) {
+            true => Err(NotSent::WouldBlock),
+            false => Ok(datagrams.len()),
+        }
     }
 
     fn writable(&self) -> Wait<'_> {
-        Box::pin(std::future::pending())
+        Box::pin(std::future::poll_fn(|_| match self.is_full.load(Ordering::SeqCst) {
+            true => Poll::Pending,
+            false => Poll::Ready(Ok(())),
+        }))
     }
 
     fn check(&self, data: &[u8], _: &EtherDest) -> Result<usize, RawError> {
@@ -120,4 +128,49 @@ async fn frames_for_others_do_not_keep_a_thread() {
         item = std::future::poll_fn(|cx| stream.poll_item(cx)) => panic!("{item:?}"),
         () = tokio::task::yield_now() => {}
     }
+}
+
+/// While the link takes nothing a sink takes 64, those that it has begun to send included.
+#[cfg(feature = "soft")]
+#[tokio::test(start_paused = true)]
+async fn a_sink_holds_64_while_the_link_blocks() {
+    let net = ibsoft::sim::Subnet::star(["ann", "bob"]).await.expect("a subnet");
+    let link: Link = net.device("ann").into();
+    let is_full = Arc::new(AtomicBool::new(true));
+    let backend = Box::new(Slow { is_full: is_full.clone(), ..Slow::default() });
+    let core = Core::<Ether>::new(backend, link, OnTruncate::Deliver, Duration::from_secs(3600));
+    let to = EtherDest::lid(ibwire::Lid(1), crate::EtherType(0x88b5));
+    let mut cx = Context::from_waker(Waker::noop());
+    for flush_at in [0, 1, 10, 64] {
+        let mut sink = crate::DatagramSink::new(core.clone());
+        let mut fill = |sink: &mut crate::DatagramSink<Ether>| {
+            let mut taken = 0;
+            while sink.poll_room(&mut cx).is_ready() {
+                sink.start(b"12345678"[..].into(), to).expect("taken");
+                taken += 1;
+                assert!(taken <= 64, "more than its bound, flushed at {flush_at}");
+                if taken == flush_at {
+                    assert!(sink.poll_send(&mut cx).is_pending());
+                }
+            }
+            taken
+        };
+        is_full.store(true, Ordering::SeqCst);
+        assert_eq!(fill(&mut sink), 64);
+        assert_eq!(fill(&mut sink), 0);
+        is_full.store(false, Ordering::SeqCst);
+        assert!(matches!(std::future::poll_fn(|cx| sink.poll_send(cx)).await, Ok(())));
+        is_full.store(true, Ordering::SeqCst);
+        let unsent = core.stats().tx_unsent;
+        drop(sink);
+        assert_eq!(core.stats().tx_unsent, unsent, "all was sent");
+    }
+    let mut sink = crate::DatagramSink::new(core.clone());
+    for _ in 0..3 {
+        sink.start(b"12345678"[..].into(), to).expect("taken");
+    }
+    assert!(sink.poll_send(&mut cx).is_pending());
+    sink.start(b"12345678"[..].into(), to).expect("taken");
+    drop(sink);
+    assert_eq!(core.stats().tx_unsent, 4);
 }

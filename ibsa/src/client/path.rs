@@ -183,7 +183,7 @@ impl Query {
         let deadline = after(self.timeout.unwrap_or(shared.timeout));
         let request = Request::new(Method::GET_TABLE, wanted, deadline)?;
         let table = Table::of(&self.client.request(request).await?)?.named(&asked, mask);
-        table.complete().map_err(|incomplete| QueryError::Incomplete(incomplete.records.len()))
+        Ok(table.complete()?)
     }
 
     /// One path: the cached one, or what the SA answers. Many who ask for the same are one query.

@@ -20,6 +20,12 @@ pub struct Incomplete<R: std::fmt::Debug> {
     pub records: Vec<R>,
 }
 
+impl<R: std::fmt::Debug> From<Incomplete<R>> for QueryError {
+    fn from(incomplete: Incomplete<R>) -> Self {
+        Self::Incomplete(incomplete.records.len())
+    }
+}
+
 impl<R: Record> Table<R> {
     pub(super) fn of(answer: &Answer) -> Result<Self, QueryError> {
         let complete = answer.complete || answer.is_empty_table();

@@ -1,5 +1,6 @@
 //! What is asked, and what becomes of it.
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use ibdev::{DeviceError, MadSource};
@@ -196,6 +197,37 @@ pub enum QueryError {
     /// The device does not work any more.
     #[error("the device failed")]
     Device(#[source] DeviceError),
+}
+
+impl QueryError {
+    /// The kind that it has as an [`io::Error`].
+    pub fn io_kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Status(SaStatus::NO_RECORDS) => io::ErrorKind::NotFound,
+            Self::Status(_) | Self::NoSa => io::ErrorKind::Other,
+            Self::Silent(_) | Self::Late(_) => io::ErrorKind::TimedOut,
+            Self::Transfer(_) | Self::Malformed(_) | Self::OtherGroup(_) | Self::Incomplete(_) => {
+                io::ErrorKind::InvalidData
+            }
+            Self::Redirect(_) => io::ErrorKind::HostUnreachable,
+            Self::QueueFull { .. } => io::ErrorKind::ResourceBusy,
+            Self::Method(_)
+            | Self::Invalid(_)
+            | Self::Count
+            | Self::NoGroup(_)
+            | Self::NoMember(_)
+            | Self::Lease(_) => io::ErrorKind::InvalidInput,
+            Self::Registered(_) => io::ErrorKind::AlreadyExists,
+            Self::Closed => io::ErrorKind::NotConnected,
+            Self::Device(error) => error.io_kind(),
+        }
+    }
+}
+
+impl From<QueryError> for io::Error {
+    fn from(error: QueryError) -> Self {
+        Self::new(error.io_kind(), error)
+    }
 }
 
 /// What is wrong with a redirection.
