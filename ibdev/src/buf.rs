@@ -97,13 +97,13 @@ impl Buf {
         self.len = 0;
     }
 
-    /// Appends `bytes`.
+    /// Appends `bytes`. A buffer that is as long as it has room is to be [cleared](Self::clear) before.
     ///
     /// # Panics
     /// If they do not fit.
     pub fn put_slice(&mut self, bytes: &[u8]) {
-        let end = self.len + bytes.len();
-        assert!(end <= self.capacity(), "length {end} of a buffer with room for {} bytes", self.capacity());
+        let (count, end, room) = (bytes.len(), self.len + bytes.len(), self.capacity());
+        assert!(end <= room, "{count} bytes behind {} in a buffer with room for {room}", self.len);
         self.memory[self.len..end].copy_from_slice(bytes);
         self.len = end;
     }

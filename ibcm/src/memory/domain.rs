@@ -51,7 +51,8 @@ impl Domain {
         &self.memory
     }
 
-    /// Allocates a buffer of `len` zero bytes that connections of this domain can send from and receive into.
+    /// Allocates a buffer of `len` zero bytes that connections of this domain can send from and receive into. It is full:
+    /// write over them, or [`clear`](Buf::clear) it before [`put_slice`](Buf::put_slice).
     ///
     /// # Errors
     /// [`Error::Device`]; [`Error::Closed`] once the HCA is closed.
@@ -122,7 +123,8 @@ impl Hca {
         Ok(Domain::new(self.clone(), self.shared().memory()?))
     }
 
-    /// Allocates a buffer of `len` zero bytes that this HCA's connections can send from and receive into.
+    /// Allocates a buffer of `len` zero bytes that this HCA's connections can send from and receive into. It is full: write over
+    /// them, or [`clear`](Buf::clear) it before [`put_slice`](Buf::put_slice). Buffers of a [`pool`](Self::pool) come empty.
     ///
     /// # Errors
     /// [`Error::Device`]; [`Error::Closed`] once the HCA is closed.
