@@ -97,10 +97,7 @@ impl Device for LinuxDevice {
     }
 
     async fn create_cq(&self, capacity: u32) -> Result<Arc<dyn CompletionQueue>, DeviceError> {
-        let (value, limit) = (capacity.into(), self.hca.attr().max_cqe.into());
-        if value > limit {
-            return Err(DeviceError::Limit { what: "completion queue for", value, limit });
-        }
+        VerbsCq::check(&self.hca, capacity)?;
         let hca = self.hca.clone();
         let create = move || VerbsCq::new(&hca, capacity);
         Ok(Arc::new(self.hca.slow("create a completion queue", create).await?))

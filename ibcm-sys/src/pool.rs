@@ -1,7 +1,7 @@
 //! Threads for calls that may wait for firmware.
 
 use std::any::Any;
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -25,6 +25,10 @@ const PATIENCE: Duration = Duration::from_millis(2);
 /// How long a slow call may wait for its turn and its answer.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
+/// Slow calls that are waited for at once, those that run included: as many as one thread makes within the deadline if none
+/// takes longer than [`PATIENCE`].
+const WAITED_FOR: usize = (DEADLINE.as_millis() / PATIENCE.as_millis()) as usize;
+
 /// Where a device's slow calls run: one after the other while that is quick, else several at once.
 #[derive(Clone)]
 pub(crate) struct Pool {
@@ -32,10 +36,22 @@ pub(crate) struct Pool {
     calls: Arc<Mutex<Calls>>,
 }
 
+/// There are at most [`WAITED_FOR`], and one for each object that was dropped or failed.
 #[derive(Default)]
 struct Calls {
-    queue: VecDeque<(Instant, Call)>,
+    /// Those that have not begun, by numbers that only grow.
+    queue: BTreeMap<u64, Queued>,
+    next: u64,
+    /// How many somebody waits for, begun or not.
+    waited_for: usize,
     threads: usize,
+    /// Whether there is a task that loses patience.
+    is_watched: bool,
+}
+
+struct Queued {
+    since: Instant,
+    call: Call,
 }
 
 type Call = Box<dyn FnOnce() + Send>;
@@ -54,73 +70,88 @@ impl Pool {
         &self.runtime
     }
 
-    /// Makes a slow call. Dropping the future does not stop the call if it has begun; what it creates is dropped when it ends.
+    /// Makes a slow call. Dropping the future takes it out of the queue; if it has begun it goes on, and what it creates is
+    /// dropped when it ends.
     ///
     /// # Errors
-    /// Those of the call; [`LinuxError::Stuck`] if it takes too long.
+    /// Those of the call; [`LinuxError::Stuck`] if it takes too long; [`DeviceError::Limit`] if too many wait already.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         what: &'static str,
         call: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
     ) -> Result<T, DeviceError> {
-        let (answer, mut answered) = oneshot::channel();
-        self.push(move || {
+        let (answer, answered) = oneshot::channel();
+        let _turn = self.line_up(move || {
             if !answer.is_closed() {
-                // Nobody waits any more: what was made is dropped here.
+                // If nobody waits any more, what was made is dropped here.
                 _ = answer.send(catch_unwind(AssertUnwindSafe(call)));
             }
-        });
-        let answered = match tokio::time::timeout(PATIENCE, &mut answered).await {
-            Ok(answered) => answered,
-            Err(_) => {
-                self.add_thread(|calls| !calls.queue.is_empty());
-                match tokio::time::timeout(DEADLINE - PATIENCE, answered).await {
-                    Ok(answered) => answered,
-                    Err(_) => return Err(LinuxError::Stuck { within: DEADLINE }.met(what)),
-                }
-            }
-        };
-        match answered {
-            Ok(Ok(result)) => result,
-            Ok(Err(panic)) => resume_unwind(panic),
-            Err(_) => Err(DeviceError::Gone), // the runtime is ending
+        })?;
+        match tokio::time::timeout(DEADLINE, answered).await {
+            Ok(Ok(Ok(result))) => result,
+            Ok(Ok(Err(panic))) => resume_unwind(panic),
+            Ok(Err(_)) => Err(DeviceError::Gone), // the runtime is ending
+            Err(_) => Err(LinuxError::Stuck { within: DEADLINE }.met(what)),
         }
     }
 
     /// Does something slow a little later and elsewhere. If the runtime is over, `work` is dropped here and now instead.
     pub(crate) fn later(&self, work: impl FnOnce() + Send + 'static) {
-        self.push(move || {
+        let mut calls = self.calls();
+        calls.push(move || {
             // As in a thread of its own, a panic is told and ends nothing else.
             let _: Result<(), Box<dyn Any + Send>> = catch_unwind(AssertUnwindSafe(work));
         });
-        // Nobody waits for it, so that somebody has to lose patience in its place. Those behind it are taken by the same thread.
-        if self.calls().queue.len() == 1 {
+        self.have_taken(calls);
+    }
+
+    /// Queues a call that is waited for.
+    fn line_up(&self, call: impl FnOnce() + Send + 'static) -> Result<Turn, DeviceError> {
+        let mut calls = self.calls();
+        if calls.waited_for >= WAITED_FOR {
+            let (value, limit) = (WAITED_FOR as u64 + 1, WAITED_FOR as u64);
+            return Err(DeviceError::Limit { what: "slow calls at once", value, limit });
+        }
+        calls.waited_for += 1;
+        let turn = Turn { number: calls.push(call), calls: self.calls.clone() };
+        self.have_taken(calls);
+        Ok(turn)
+    }
+
+    /// Sees to it that what was pushed is taken off.
+    fn have_taken(&self, mut calls: MutexGuard<'_, Calls>) {
+        let thread = (calls.threads == 0).then(|| calls.new_thread(&self.calls));
+        let is_watched = calls.threads == AT_ONCE || std::mem::replace(&mut calls.is_watched, true);
+        drop(calls);
+        if let Some(thread) = thread {
+            self.start(thread);
+        }
+        if !is_watched {
             let pool = self.clone();
-            drop(self.runtime.spawn(async move {
-                tokio::time::sleep(PATIENCE).await;
-                pool.add_thread(|calls| !calls.queue.is_empty());
-            }));
+            drop(self.runtime.spawn(async move { pool.watch().await }));
         }
     }
 
-    fn push(&self, call: impl FnOnce() + Send + 'static) {
-        let now = Instant::now();
-        self.calls().queue.push_back((now, Box::new(call)));
-        self.add_thread(|calls| {
-            let oldest = calls.queue.front();
-            calls.threads == 0 || oldest.is_some_and(|(since, _)| now.duration_since(*since) > PATIENCE)
-        });
-    }
-
-    fn add_thread(&self, needed: impl FnOnce(&Calls) -> bool) {
-        {
-            let mut calls = self.calls();
-            if calls.threads >= AT_ONCE || !needed(&calls) {
-                return;
+    /// Adds threads while calls wait for too long.
+    async fn watch(&self) {
+        loop {
+            tokio::time::sleep(PATIENCE).await;
+            let thread = {
+                let mut calls = self.calls();
+                let Some((_, oldest)) = calls.queue.first_key_value().filter(|_| calls.threads < AT_ONCE)
+                else {
+                    calls.is_watched = false;
+                    return;
+                };
+                (oldest.since.elapsed() >= PATIENCE).then(|| calls.new_thread(&self.calls))
+            };
+            if let Some(thread) = thread {
+                self.start(thread);
             }
-            calls.threads += 1;
         }
-        let thread = Thread { calls: self.calls.clone(), has_ended: false };
+    }
+
+    fn start(&self, thread: Thread) {
         drop(self.runtime.spawn_blocking(move || thread.run()));
     }
 
@@ -131,6 +162,37 @@ impl Pool {
 
 fn lock(calls: &Mutex<Calls>) -> MutexGuard<'_, Calls> {
     calls.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Calls {
+    fn push(&mut self, call: impl FnOnce() + Send + 'static) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.queue.insert(number, Queued { since: Instant::now(), call: Box::new(call) });
+        number
+    }
+
+    fn new_thread(&mut self, all: &Arc<Mutex<Self>>) -> Thread {
+        self.threads += 1;
+        Thread { calls: Arc::clone(all), has_ended: false }
+    }
+}
+
+/// One who waits for a call. Dropped, the call is not begun any more.
+struct Turn {
+    number: u64,
+    calls: Arc<Mutex<Calls>>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let withdrawn = {
+            let mut calls = lock(&self.calls);
+            calls.waited_for -= 1;
+            calls.queue.remove(&self.number)
+        };
+        drop(withdrawn); // what it owns may be dropped by calls of its own
+    }
 }
 
 /// A thread that takes calls until there are none.
@@ -148,7 +210,7 @@ impl Thread {
 
     fn next(&mut self) -> Option<Call> {
         let mut calls = lock(&self.calls);
-        let next = calls.queue.pop_front().map(|(_, call)| call);
+        let next = calls.queue.pop_first().map(|(_, Queued { call, .. })| call);
         if next.is_none() {
             calls.threads -= 1;
             self.has_ended = true;
@@ -166,7 +228,7 @@ impl Drop for Thread {
         let dropped = {
             let mut calls = lock(&self.calls);
             calls.threads -= 1;
-            if calls.threads == 0 { std::mem::take(&mut calls.queue) } else { VecDeque::new() }
+            if calls.threads == 0 { std::mem::take(&mut calls.queue) } else { BTreeMap::new() }
         };
         drop(dropped); // what they own may be dropped by calls of its own
     }
@@ -212,153 +274,4 @@ impl<T: Send + 'static> Drop for Deferred<T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::sync::{Barrier, mpsc};
-
-    use super::*;
-
-    fn call(pool: &Pool, call: impl FnOnce() + Send + 'static) -> tokio::task::JoinHandle<()> {
-        let pool = pool.clone();
-        let call = || {
-            call();
-            Ok(())
-        };
-        tokio::spawn(async move { pool.run("test", call).await.unwrap() })
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn calls_wait_for_their_turn_until_it_takes_too_long() {
-        let pool = Pool::new().unwrap();
-        let (begin, wait) = mpsc::channel::<()>();
-        let (tell, told) = mpsc::channel();
-        let first = call(&pool, move || wait.recv().unwrap());
-        let rest: Vec<_> = (0..40)
-            .map(|n| {
-                let tell = tell.clone();
-                call(&pool, move || tell.send(n).unwrap())
-            })
-            .collect();
-        while lock(&pool.calls).queue.len() < rest.len() {
-            tokio::task::yield_now().await; // the first one's thread takes it off
-        }
-        assert_eq!(lock(&pool.calls).threads, 1);
-        // A blocking call holds the paused clock, so time is moved by hand.
-        tokio::time::advance(PATIENCE + Duration::from_millis(1)).await;
-        for call in rest {
-            call.await.unwrap();
-        }
-        let mut numbers: Vec<_> = told.try_iter().collect();
-        numbers.sort_unstable();
-        assert_eq!(numbers, (0..40).collect::<Vec<_>>());
-        begin.send(()).unwrap();
-        first.await.unwrap();
-    }
-
-    /// All are there at the same time, and no more than there are threads.
-    #[tokio::test]
-    async fn slow_calls_run_at_once() {
-        let pool = Pool::new().unwrap();
-        let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let barrier = Arc::new(Barrier::new(AT_ONCE));
-        let calls: Vec<_> = (0..3 * AT_ONCE)
-            .map(|_| {
-                let (running, most, barrier) = (running.clone(), most.clone(), barrier.clone());
-                call(&pool, move || {
-                    most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                    barrier.wait();
-                    running.fetch_sub(1, Ordering::SeqCst);
-                })
-            })
-            .collect();
-        for call in calls {
-            call.await.unwrap();
-        }
-        assert_eq!(most.load(Ordering::SeqCst), AT_ONCE);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_call_that_nobody_waits_for_is_not_begun() {
-        let pool = Pool::new().unwrap();
-        let (begin, wait) = mpsc::channel::<()>();
-        let busy = call(&pool, move || wait.recv().unwrap());
-        let made = Arc::new(AtomicUsize::new(0));
-        let counted = made.clone();
-        let dropped = call(&pool, move || counted.store(1, Ordering::SeqCst));
-        while lock(&pool.calls).queue.len() != 1 {
-            tokio::task::yield_now().await;
-        }
-        dropped.abort();
-        assert!(dropped.await.unwrap_err().is_cancelled());
-        begin.send(()).unwrap();
-        busy.await.unwrap();
-        pool.run("test", || Ok(())).await.unwrap();
-        assert_eq!(made.load(Ordering::SeqCst), 0);
-    }
-
-    #[tokio::test]
-    async fn what_is_dropped_does_not_wait_for_a_stuck_call() {
-        let pool = Pool::new().unwrap();
-        let (end, wait) = mpsc::channel::<()>();
-        let stuck = call(&pool, move || wait.recv().unwrap());
-        while lock(&pool.calls).threads == 0 || !lock(&pool.calls).queue.is_empty() {
-            tokio::task::yield_now().await;
-        }
-        let (tell, told) = oneshot::channel();
-        pool.later(move || tell.send(()).unwrap());
-        let told = tokio::time::timeout(Duration::from_secs(20), told).await;
-        end.send(()).unwrap();
-        stuck.await.unwrap();
-        told.unwrap().unwrap();
-    }
-
-    #[tokio::test]
-    async fn a_panic_is_the_callers() {
-        let pool = Pool::new().unwrap();
-        let call = tokio::spawn({
-            let pool = pool.clone();
-            async move { pool.run::<()>("test", || panic!("of the call")).await }
-        });
-        assert!(call.await.unwrap_err().is_panic());
-        pool.later(|| panic!("of nobody"));
-        pool.run("test", || Ok(())).await.unwrap();
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_stuck_driver_is_an_error() {
-        let pool = Pool::new().unwrap();
-        let (answer, wait) = mpsc::channel::<()>();
-        let call = tokio::spawn({
-            let pool = pool.clone();
-            async move { pool.run("ask", move || Ok(wait.recv())).await.map(drop) }
-        });
-        // A blocking call holds the paused clock, so time is moved by hand.
-        while lock(&pool.calls).threads == 0 {
-            tokio::task::yield_now().await;
-        }
-        for wait in [PATIENCE, DEADLINE] {
-            tokio::time::advance(wait + Duration::from_millis(1)).await;
-            tokio::task::yield_now().await;
-        }
-        let error = call.await.unwrap().unwrap_err();
-        assert!(matches!(LinuxError::of(&error), Some(LinuxError::Stuck { .. })), "{error:?}");
-        drop(answer);
-    }
-
-    #[test]
-    fn what_is_dropped_after_the_runtime_is_dropped_at_once() {
-        struct Tells(mpsc::Sender<()>);
-        impl Drop for Tells {
-            fn drop(&mut self) {
-                _ = self.0.send(());
-            }
-        }
-        let (tell, told) = mpsc::channel();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let pool = runtime.block_on(async { Pool::new().unwrap() });
-        let value = Deferred::new(Tells(tell), &pool);
-        drop(runtime);
-        drop(value);
-        told.try_recv().unwrap();
-    }
-}
+mod tests;

@@ -80,20 +80,22 @@ impl Watch {
     /// # Errors
     /// Those of `call`, and `WouldBlock` if it is not ready.
     pub fn try_io<R>(&self, call: impl FnOnce(BorrowedFd<'_>) -> io::Result<R>) -> io::Result<R> {
-        let mut call = Some(call);
-        // Done once: who has found nothing would find nothing again.
-        let mut once = |fd: BorrowedFd<'_>| {
-            call.take().map_or_else(|| Err(io::ErrorKind::WouldBlock.into()), |call| call(fd))
-        };
-        let mut each = |interest| self.fd.try_io(interest, |fd| once(fd.as_fd()));
         if !self.interest.is_error() {
-            return each(self.interest);
+            return self.fd.try_io(self.interest, |fd| call(fd.as_fd()));
         }
-        // The runtime tries nothing for two interests at once.
-        match each(Interest::READABLE) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => each(Interest::ERROR),
-            result => result,
+        // The runtime tries nothing for two interests at once. It is done once: who has found nothing would find nothing again,
+        // and an error that came meanwhile would be taken for told.
+        let mut call = Some(call);
+        for interest in [Interest::READABLE, Interest::ERROR] {
+            let result = self.fd.try_io(interest, |fd| match call.take() {
+                Some(call) => call(fd.as_fd()),
+                None => Err(io::ErrorKind::WouldBlock.into()),
+            });
+            if call.is_none() {
+                return result;
+            }
         }
+        Err(io::ErrorKind::WouldBlock.into())
     }
 }
 

@@ -195,7 +195,12 @@ impl Bell {
             state.armed = true;
             return Poll::Ready(()); // completions that came before it was armed are not announced
         }
-        state.reader = Some(cx.waker().clone());
+        let before = match &state.reader {
+            Some(reader) if reader.will_wake(cx.waker()) => None,
+            _ => state.reader.replace(cx.waker().clone()),
+        };
+        drop(state);
+        drop(before); // it may be the last of a task, and that the owner of this queue
         Poll::Pending
     }
 

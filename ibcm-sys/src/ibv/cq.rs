@@ -15,11 +15,12 @@ use ibdev::{
 use ibwire::Qpn;
 use rdma_sys::{ibv_cq, ibv_wc, ibv_wc_flags, ibv_wc_opcode};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::channel::Bell;
 use super::qp::Shared;
 use super::table::Table;
-use super::{Hca, Raw, datagram};
+use super::{Hca, Raw, at_most, datagram};
 use crate::counters::{add, count};
 use crate::pool::{DEADLINE, Deferred};
 
@@ -38,6 +39,16 @@ impl VerbsCq {
     pub(crate) fn new(hca: &Arc<Hca>, capacity: u32) -> Result<Self, DeviceError> {
         let cq = Arc::new(Cq::new(hca.clone(), capacity)?);
         Ok(Self(Deferred::new(cq, hca.pool())))
+    }
+
+    /// # Errors
+    /// [`DeviceError::Limit`].
+    pub(crate) fn check(hca: &Hca, capacity: u32) -> Result<(), DeviceError> {
+        at_most("completion queue for", capacity, hca.attr().max_cqe)
+    }
+
+    pub(super) fn inner(&self) -> &Arc<Cq> {
+        &self.0
     }
 
     /// The queue behind the trait object, if it is of this device.
@@ -374,8 +385,15 @@ pub(super) struct Reservation {
 }
 
 impl Reservation {
+    /// Promises places in a queue that nobody else has yet.
+    pub(super) fn of_new(cq: &Arc<Cq>, need: Need) -> Result<Self, DeviceError> {
+        cq.state().reserve(need, cq.capacity).map_err(|(refused, _)| refused)?;
+        Ok(Self { need, is_leaving: AtomicBool::new(false), cq: cq.clone() })
+    }
+
     /// Promises places in `cq`. Waits for queue pairs that are being destroyed, if that may help.
     pub(super) async fn new(cq: &Arc<Cq>, need: Need) -> Result<Self, DeviceError> {
+        let deadline = Instant::now() + DEADLINE;
         loop {
             let mut room = pin!(cq.room.notified());
             room.as_mut().enable();
@@ -384,7 +402,7 @@ impl Reservation {
                 Err((refused, 0)) => return Err(refused),
                 Err((refused, _)) => refused,
             };
-            if tokio::time::timeout(DEADLINE, room).await.is_err() {
+            if tokio::time::timeout_at(deadline, room).await.is_err() {
                 return Err(refused);
             }
         }

@@ -4,17 +4,16 @@ use std::any::Any;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use ibdev::qp::QpSpec;
+use ibdev::qp::{OwnCqSpec, QpSpec};
 use ibdev::{
-    Access, AddressHandle, AddressVector, Buf, DeviceError, QueuePair, Region, SharedMemory,
-    SharedReceiveQueue,
+    Access, AddressHandle, AddressVector, Buf, CompletionQueue, Device, DeviceError, QueuePair, Region,
+    SharedMemory, SharedReceiveQueue,
 };
 use rdma_sys::ibv_pd;
 
 use super::ah::VerbsAh;
-use super::qp::VerbsQp;
 use super::srq::VerbsSrq;
-use super::{Hca, Raw, at_most, memory, region};
+use super::{Hca, Raw, at_most, create, memory, region};
 use crate::counters::count;
 use crate::pool::Deferred;
 
@@ -70,7 +69,16 @@ impl VerbsDomain {
 #[async_trait]
 impl ibdev::ProtectionDomain for VerbsDomain {
     async fn create_qp(&self, spec: QpSpec) -> Result<Arc<dyn QueuePair>, DeviceError> {
-        Ok(Arc::new(VerbsQp::create(self.0.clone(), spec).await?))
+        Ok(Arc::new(create::queue_pair(self.0.clone(), spec).await?))
+    }
+
+    async fn create_qp_with_cq(
+        &self,
+        _: &dyn Device,
+        spec: OwnCqSpec,
+    ) -> Result<(Arc<dyn QueuePair>, Arc<dyn CompletionQueue>), DeviceError> {
+        let (qp, cq) = create::with_queue(self.0.clone(), spec).await?;
+        Ok((Arc::new(qp), Arc::new(cq)))
     }
 
     async fn create_srq(

@@ -10,6 +10,7 @@ pub mod attr;
 mod channel;
 mod context;
 mod cq;
+mod create;
 mod datagram;
 mod domain;
 mod event;

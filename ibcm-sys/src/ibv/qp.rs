@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use async_trait::async_trait;
-use ibdev::qp::{Init, QpSpec, QpType, Rtr, Rts, Transition};
+use ibdev::qp::{Init, QpType, Rtr, Rts, Transition};
 use ibdev::{
     CompletionOp, DeviceError, PortAttr, PostError, QueuePair, RecvWr, SendFlags, SendOp, SendWr, SgList,
 };
@@ -15,10 +15,11 @@ use rdma_sys::{
 };
 use smallvec::SmallVec;
 
-use super::cq::{Cq, Leftovers, Need, Reservation, VerbsCq, Work};
+use super::cq::{Cq, Leftovers, Reservation, Work};
+use super::create::Wants;
 use super::domain::Domain;
 use super::groups::Groups;
-use super::srq::{Srq, VerbsSrq};
+use super::srq::Srq;
 use super::state::State;
 use super::work::{self, BATCH, Entries, Places, Prepared};
 use super::{Hca, Raw, at_most, attr, check, zeroed};
@@ -32,39 +33,12 @@ pub(crate) struct VerbsQp {
 }
 
 impl VerbsQp {
-    /// A queue pair in RESET.
-    pub(super) async fn create(domain: Arc<Domain>, spec: QpSpec) -> Result<Self, DeviceError> {
-        let hca = domain.hca().clone();
-        let device = hca.attr();
-        at_most("send queue for", spec.max_send_wr, device.max_qp_wr)?;
-        if spec.srq.is_none() {
-            at_most("receive queue for", spec.max_recv_wr, device.max_qp_wr)?;
-        }
-        at_most("buffers of a work request", spec.max_sge, device.max_sge)?;
-        hca.check_there()?;
-        let (send_cq, recv_cq) = (VerbsCq::of(&spec.send_cq, &hca)?, VerbsCq::of(&spec.recv_cq, &hca)?);
-        let srq = spec.srq.as_ref().map(|srq| VerbsSrq::of(&**srq, &domain)).transpose()?;
-        let receives = match &srq {
-            Some(srq) => Need::Shared { number: srq.number, max: srq.places.max() },
-            None => Need::Own(spec.max_recv_wr),
-        };
-        let send = Reservation::new(&send_cq, Need::Own(spec.max_send_wr)).await?;
-        let recv = Reservation::new(&recv_cq, receives).await?;
-        let wants = Wants {
-            kind: spec.kind,
-            max_send_wr: spec.max_send_wr,
-            max_recv_wr: spec.max_recv_wr,
-            max_sge: spec.max_sge.max(1),
-        };
-        let create = {
-            let hca = hca.clone();
-            move || {
-                let qp = Arc::new(Qp::new(domain, &wants, send, recv, srq)?);
-                hca.add_qp(&qp);
-                Ok(Self { inner: Deferred::new(qp, hca.pool()) })
-            }
-        };
-        hca.slow("create a queue pair", create).await
+    /// The handle of a new queue pair.
+    pub(super) fn new(qp: Qp) -> Self {
+        let hca = qp.hca().clone();
+        let qp = Arc::new(qp);
+        hca.add_qp(&qp);
+        Self { inner: Deferred::new(qp, hca.pool()) }
     }
 }
 
@@ -116,7 +90,10 @@ impl QueuePair for VerbsQp {
     fn post_recv(&self, work: &mut VecDeque<RecvWr>) -> Result<(), PostError> {
         let before = work.len();
         let result = self.inner.post_recv(work);
-        if work.len() < before && self.inner.shared.failed.load(Ordering::Acquire) {
+        if work.len() < before
+            && self.inner.shared.failed.load(Ordering::Acquire)
+            && !self.inner.will_flush.swap(true, Ordering::AcqRel)
+        {
             // Posting a receive tells some drivers nothing (rxe), so it is told once more that it flushes.
             let qp = Arc::clone(&self.inner);
             self.inner.hca().pool().later(move || qp.flush_again());
@@ -130,14 +107,6 @@ impl Drop for VerbsQp {
         self.inner.send.leave();
         self.inner.recv.leave();
     }
-}
-
-/// What a queue pair is created with, beside its queues.
-struct Wants {
-    kind: QpType,
-    max_send_wr: u32,
-    max_recv_wr: u32,
-    max_sge: u32,
 }
 
 /// What is known of a queue pair beside its handle, to those who complete its work.
@@ -200,6 +169,8 @@ pub(super) struct Qp {
     state: RwLock<State>,
     /// One state change at a time.
     modifying: Mutex<()>,
+    /// Receives were posted in the error state, and the driver is going to hear of it.
+    will_flush: AtomicBool,
     groups: Groups,
     send: Reservation,
     recv: Reservation,
@@ -208,7 +179,7 @@ pub(super) struct Qp {
 
 impl Qp {
     /// Slow.
-    fn new(
+    pub(super) fn new(
         domain: Arc<Domain>,
         wants: &Wants,
         send: Reservation,
@@ -259,8 +230,17 @@ impl Qp {
         if !owns_receives {
             recv.cq().add_sharer(&shared);
         }
-        let (state, modifying) = (RwLock::new(State::Reset), Mutex::new(()));
-        Ok(Self { raw, shared, state, modifying, groups: Groups::default(), send, recv, domain })
+        Ok(Self {
+            raw,
+            shared,
+            state: RwLock::new(State::Reset),
+            modifying: Mutex::new(()),
+            will_flush: AtomicBool::new(false),
+            groups: Groups::default(),
+            send,
+            recv,
+            domain,
+        })
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -563,6 +543,7 @@ impl Qp {
 
     /// Has the driver flush what was posted since it went to the error state. Slow.
     fn flush_again(&self) {
+        self.will_flush.swap(false, Ordering::AcqRel); // first: what is posted from here on may come too late
         let _one = self.modifying.lock().unwrap_or_else(PoisonError::into_inner);
         if *self.state() == State::Reset || !self.shared.failed.load(Ordering::Acquire) {
             return;
