@@ -32,8 +32,8 @@ pub(crate) async fn by_steps(device: &str, count: usize) -> Result {
     let created = Instant::now();
     let sessions = qps.iter().zip(paths).map(async |(qp, path)| {
         let reply = handshake::connect(path, LocalQp::rc(qp.qpn())).deadline(DEADLINE).await?;
-        qp.modify(reply.attrs().rtr).await?;
-        qp.modify(reply.attrs().rts).await?;
+        let attrs = reply.attrs();
+        qp.modify_all(&[attrs.rtr.into(), attrs.rts.into()]).await?;
         reply.ready().await.map_err(ibcm::Error::from)
     });
     let sessions = try_join_all(sessions).await?;
@@ -121,10 +121,8 @@ async fn answer_by_steps(hca: Hca, request: IncomingRequest, up: Sender<()>) -> 
     let qp = hca.verbs().depth(DEPTH).create_rc_qp().await?;
     let offer = request.prepare(LocalQp::rc(qp.qpn()))?.deadline(DEADLINE);
     let attrs = *offer.attrs();
-    qp.modify(attrs.init).await?;
-    qp.modify(attrs.rtr).await?;
+    qp.modify_all(&[attrs.init.into(), attrs.rtr.into(), attrs.rts.into()]).await?;
     let session = offer.reply().await?;
-    qp.modify(attrs.rts).await?;
     up.send(()).await?;
     session.closed().await;
     Ok(())

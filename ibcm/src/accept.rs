@@ -14,7 +14,7 @@ use tracing::Instrument;
 
 use crate::clock::now;
 use crate::connection::Connection;
-use crate::data::{Fresh, SetupError, to_rts};
+use crate::data::{Fresh, SetupError};
 use crate::error::{AcceptError, QpStep, Rejection};
 use crate::handshake::before;
 use crate::incoming::IncomingRequest;
@@ -139,11 +139,8 @@ impl AcceptConfig {
             let offer = request.prepare(qp)?;
             let attrs = *offer.attrs();
             let move_qp = async {
-                let qp = fresh.qp();
-                let queues = fresh.init(attrs.init, offer.parked(), &shared).await?;
                 let rts = keepalive::adapt(attrs.rts, options.keepalive);
-                to_rts(&*qp, attrs.rtr, rts).await?;
-                Ok::<_, SetupError>(queues)
+                fresh.to_rts(attrs.init, attrs.rtr, rts, offer.parked(), &shared).await
             };
             match before(started, deadline, move_qp).await {
                 Ok(Ok(queues)) => offer.attach(queues),

@@ -9,7 +9,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-use ibdev::qp::{QpSpec, QpType, Transition};
+use ibdev::qp::{OwnCqSpec, QpType, Transition};
 use ibdev::{Buf, CompletionQueue, DeviceError, QueuePair, RecvWr, RemoteAddr, SendOp, SendWr};
 use ibwire::{Qpn, RKey};
 
@@ -66,8 +66,8 @@ impl Verbs<'_> {
         if depth == 0 {
             return Err(Invalid::new("depth", Value::Number(0), Limit::AtLeast(Value::Number(1))).into());
         }
-        let cq = device.create_cq(2 * depth).await?;
-        let qp = device.domain().create_qp(QpSpec::new(QpType::Rc, &cq, depth, depth)).await?;
+        let spec = OwnCqSpec::new(QpType::Rc, depth, depth);
+        let (qp, cq) = device.domain().create_qp_with_cq(&*device, spec).await?;
         Ok(RcQp { qp, cq })
     }
 }
@@ -87,6 +87,18 @@ impl RcQp {
     /// Dropped, the change may or may not have happened.
     pub async fn modify(&self, step: impl Into<Transition>) -> Result<(), DeviceError> {
         self.qp.modify(step.into()).await
+    }
+
+    /// Changes its state several times, in this order, up to the first change that fails. Where a change is a slow call this is one
+    /// for all: `qp.modify_all(&[attrs.init.into(), attrs.rtr.into(), attrs.rts.into()])`.
+    ///
+    /// # Errors
+    /// As [`modify`](Self::modify), of the change that failed.
+    ///
+    /// # Cancel safety
+    /// Dropped, any of the changes may have happened.
+    pub async fn modify_all(&self, steps: &[Transition]) -> Result<(), DeviceError> {
+        self.qp.modify_all(steps).await.map_err(|(_, error)| error)
     }
 
     /// Posts a buffer for one message, from INIT on.

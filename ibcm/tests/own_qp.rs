@@ -442,6 +442,11 @@ async fn states_of_a_raw_queue_pair() -> Result {
     assert_eq!(state(qp.post_recv(net.client.alloc(8).await?)), "RESET");
     qp.modify(path.qp_init()?).await?;
     assert_eq!(state(qp.post_send(net.client.alloc(8).await?)), "INIT");
+    // Up to the first that fails.
+    let (reset, init) = (Transition::Reset, Transition::from(path.qp_init()?));
+    assert_eq!(state(qp.modify_all(&[reset, init, Transition::SqDrain, reset]).await), "INIT");
+    qp.modify_all(&[init, reset]).await?;
+    assert_eq!(state(qp.modify(Transition::Error).await), "RESET");
     drop((qp, path));
     net.quiet().await
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use async_trait::async_trait;
 use ibwire::{Gid, Lid, PKey, Qpn};
 
-use crate::qp::{QpSpec, Transition};
+use crate::qp::{OwnCqSpec, QpSpec, Transition};
 use crate::{
     Access, AddressVector, AgentSpec, Buf, Completion, DeviceAttr, DeviceError, DeviceEvent, GidEntry,
     MadAgent, PortAttr, PortTables, PostError, RawCounters, RawFilter, RecvWr, Region, SendWr, SharedMemory,
@@ -85,6 +85,20 @@ pub trait ProtectionDomain: fmt::Debug + Send + Sync {
     /// Creates a queue pair in RESET. Slow. Dropping it destroys the QP: posted work never completes, its buffers
     /// return to their homes. Destroying may be slow too, so the device may do it a little later and elsewhere.
     async fn create_qp(&self, spec: QpSpec) -> Result<Arc<dyn QueuePair>, DeviceError>;
+
+    /// Creates a completion queue for all completions of a queue pair, and the queue pair, in RESET. Slow. For devices that take
+    /// less time for both at once. `device` is the one of this domain.
+    ///
+    /// # Errors
+    /// As [`Device::create_cq`] and [`create_qp`](Self::create_qp). Nothing is left behind.
+    async fn create_qp_with_cq(
+        &self,
+        device: &dyn Device,
+        spec: OwnCqSpec,
+    ) -> Result<(Arc<dyn QueuePair>, Arc<dyn CompletionQueue>), DeviceError> {
+        let cq = device.create_cq(spec.capacity()).await?;
+        Ok((self.create_qp(spec.on(&cq)).await?, cq))
+    }
 
     /// Creates a shared receive queue for up to `max_wr` receives of up to `max_sge` buffers each. Slow.
     async fn create_srq(&self, max_wr: u32, max_sge: u32)

@@ -64,6 +64,39 @@ impl QpSpec {
     }
 }
 
+/// What a queue pair with a completion queue of its own is created with.
+#[derive(Debug, Clone)]
+pub struct OwnCqSpec {
+    /// Transport.
+    pub kind: QpType,
+    /// Most sends outstanding.
+    pub max_send_wr: u32,
+    /// Most receives posted. With a shared receive queue its length.
+    pub max_recv_wr: u32,
+    /// Most buffers of one work request, at least 1.
+    pub max_sge: u32,
+    /// As in [`QpSpec::srq`].
+    pub srq: Option<Arc<dyn SharedReceiveQueue>>,
+}
+
+impl OwnCqSpec {
+    /// A queue pair with one buffer a work request and receives of its own.
+    pub const fn new(kind: QpType, max_send_wr: u32, max_recv_wr: u32) -> Self {
+        Self { kind, max_send_wr, max_recv_wr, max_sge: 1, srq: None }
+    }
+
+    /// How many completions the queue has to have room for.
+    pub const fn capacity(&self) -> u32 {
+        self.max_send_wr.saturating_add(self.max_recv_wr)
+    }
+
+    /// The queue pair on this queue.
+    pub fn on(self, cq: &Arc<dyn CompletionQueue>) -> QpSpec {
+        let Self { kind, max_send_wr, max_recv_wr, max_sge, srq } = self;
+        QpSpec { max_sge, srq, ..QpSpec::new(kind, cq, max_send_wr, max_recv_wr) }
+    }
+}
+
 /// RESET to INIT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Init {

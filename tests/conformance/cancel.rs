@@ -9,7 +9,7 @@ use ibdev::{Access, SharedMemory};
 
 use super::bench::Bench;
 use super::case::cases;
-use super::end::{End, Options, connect, spec, way};
+use super::end::{End, Options, connect, own_cq, spec, way};
 
 cases! {
     dropped_creations_leave_nothing;
@@ -37,6 +37,7 @@ async fn dropped_creations_leave_nothing(bench: Bench) {
         give_up(polls, bench.a.create_domain()).await;
         let domain = bench.a.domain();
         give_up(polls, domain.create_qp(spec(options, &cq))).await;
+        give_up(polls, domain.create_qp_with_cq(&*bench.a, own_cq(options))).await;
         give_up(polls, domain.alloc(4, 64)).await;
     }
     // Its places in the completion queue are free again, at the latest when the device gets to it.

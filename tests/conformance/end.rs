@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
 
-use ibdev::qp::{AlternatePath, Init, QpSpec, QpType, Rtr, Rts, Transition};
+use ibdev::qp::{AlternatePath, Init, OwnCqSpec, QpSpec, QpType, Rtr, Rts, Transition};
 use ibdev::{
     Access, AddressVector, Buf, Completion, CompletionQueue, Device, GidEntry, GidKind, GlobalRoute,
     LinkLayer, PostError, ProtectionDomain, QueuePair, RecvWr, Region, RemoteAddr, SendFlags, SendOp, SendWr,
@@ -86,9 +86,8 @@ impl End {
         options: Options,
         srq: Option<Arc<dyn SharedReceiveQueue>>,
     ) -> Self {
-        let cq = device.create_cq(2 * options.depth).await.unwrap();
-        let spec = QpSpec { max_sge: options.sge, srq, ..spec(options, &cq) };
-        let qp = domain.create_qp(spec).await.unwrap();
+        let spec = OwnCqSpec { max_sge: options.sge, srq, ..own_cq(options) };
+        let (qp, cq) = domain.create_qp_with_cq(&**device, spec).await.unwrap();
         Self::of(device, domain, cq, qp, options)
     }
 
@@ -243,6 +242,10 @@ pub async fn completions(cq: &Arc<dyn CompletionQueue>, count: usize) -> Vec<Com
 
 pub fn spec(options: Options, cq: &Arc<dyn CompletionQueue>) -> QpSpec {
     QpSpec::new(options.kind, cq, options.depth, options.depth)
+}
+
+pub fn own_cq(options: Options) -> OwnCqSpec {
+    OwnCqSpec::new(options.kind, options.depth, options.depth)
 }
 
 /// Two connected ends, one on each device.

@@ -1,6 +1,6 @@
 //! What is used up, and that the error says so.
 
-use ibdev::qp::{QpSpec, QpType};
+use ibdev::qp::{OwnCqSpec, QpSpec, QpType};
 use ibdev::{AddressVector, DeviceError, PostError, RecvWr, SendFlags, SendOp, SendWr};
 
 use super::bench::Bench;
@@ -127,6 +127,8 @@ async fn queues_are_longer_than_the_device_allows(bench: Bench) {
     let cq = bench.a.create_cq(attr.max_cqe).await.unwrap();
     for (send, recv) in [(attr.max_qp_wr + 1, 1), (1, attr.max_qp_wr + 1)] {
         limit(bench.a.domain().create_qp(QpSpec::new(QpType::Rc, &cq, send, recv)).await);
+        let spec = OwnCqSpec::new(QpType::Rc, send, recv);
+        limit(bench.a.domain().create_qp_with_cq(&*bench.a, spec).await);
     }
     if attr.max_srq_wr > 0 {
         let most = attr.max_srq_wr;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use ibdev::qp::{Init, QpSpec, QpType, Rtr, Rts, Transition};
+use ibdev::qp::{Init, OwnCqSpec, QpType, Rtr, Rts, Transition};
 use ibdev::{Device, DeviceError, QueuePair, RecvWr};
 use ibwire::Qpn;
 
@@ -69,12 +69,9 @@ impl Fresh {
             }
             recv::Source::Shared(queue) => (queue.queue().count(), Some(queue.queue().srq()), 0),
         };
-        let create = async {
-            let cq = device.create_cq(send_depth + recv_depth).await?;
-            let spec = QpSpec { srq, ..QpSpec::new(kind, &cq, send_depth, recv_depth) };
-            Ok((memory.domain.create_qp(spec).await?, cq))
-        };
-        let (qp, cq) = create.await.map_err(|source| QpStep::Create.failed(source))?;
+        let spec = OwnCqSpec { srq, ..OwnCqSpec::new(kind, send_depth, recv_depth) };
+        let created = memory.domain.create_qp_with_cq(device, spec).await;
+        let (qp, cq) = created.map_err(|source| QpStep::Create.failed(source))?;
         let first = memory.receives(RECV_ID, count as usize, recv.len()).await;
         let first = first.map_err(|source| QpStep::Alloc.failed(source))?;
         let source = match recv.source() {
@@ -109,6 +106,24 @@ impl Fresh {
     ) -> Result<Queues, SetupError> {
         let modified = self.device.qp.modify(Transition::Init(init)).await;
         modified.map_err(|source| QpStep::Init.failed(source))?;
+        self.post(parked, shared)
+    }
+
+    /// Moves the queue pair to RTS and posts the receives: before the peer can know that it may send.
+    pub(crate) async fn to_rts(
+        self,
+        init: Init,
+        rtr: Rtr,
+        rts: Rts,
+        parked: &Arc<Parked>,
+        shared: &Shared,
+    ) -> Result<Queues, SetupError> {
+        let all = [Transition::Init(init), Transition::Rtr(rtr), Transition::Rts(rts)];
+        modify_all(&*self.device.qp, &all, &[QpStep::Init, QpStep::Rtr, QpStep::Rts]).await?;
+        self.post(parked, shared)
+    }
+
+    fn post(self, parked: &Arc<Parked>, shared: &Shared) -> Result<Queues, SetupError> {
         let waker = Waker::from(Arc::clone(parked));
         let totals = Arc::clone(&shared.counters);
         let Self { device, receives, first, copy_len, limits, depth, busy_poll } = self;
@@ -121,6 +136,10 @@ impl Fresh {
 
 /// Moves a queue pair from INIT to RTS.
 pub(crate) async fn to_rts(qp: &dyn QueuePair, rtr: Rtr, rts: Rts) -> Result<(), SetupError> {
-    let modified = qp.modify_all(&[Transition::Rtr(rtr), Transition::Rts(rts)]).await;
-    modified.map_err(|(place, source)| if place == 0 { QpStep::Rtr } else { QpStep::Rts }.failed(source))
+    modify_all(qp, &[Transition::Rtr(rtr), Transition::Rts(rts)], &[QpStep::Rtr, QpStep::Rts]).await
+}
+
+async fn modify_all(qp: &dyn QueuePair, all: &[Transition], steps: &[QpStep]) -> Result<(), SetupError> {
+    let modified = qp.modify_all(all).await;
+    modified.map_err(|(place, source)| steps[place.min(steps.len() - 1)].failed(source))
 }
