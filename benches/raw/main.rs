@@ -1,7 +1,8 @@
 //! Raw sockets over a veth pair between two network namespaces, which the bench makes and removes: each way to receive and
 //! to send, next to a small C program of recvmmsg and sendmmsg, and to pnet.
 //!
-//! Receivers meet a flood of the C program's, which never pauses; who sends has nobody at the other end. Each is in one
+//! Receivers meet a flood of the C program's, which never pauses, and one of a rate that all of them can follow: the CPU time of
+//! two receivers can be compared where both get the same. Who sends has nobody at the other end. Each is in one
 //! thread, and so on one core: the flood on the first, the measured one on the last. Only root makes namespaces.
 
 mod ours;
@@ -42,6 +43,14 @@ impl Kind {
             Self::Ipv6 => size.min(1446), // 40 bytes are the header
         }
     }
+
+    /// Packets a second that all receivers can follow.
+    fn pace(self) -> u64 {
+        match self {
+            Self::Ether => 400_000,
+            Self::Ipv6 => 150_000,
+        }
+    }
 }
 
 impl fmt::Display for Kind {
@@ -51,6 +60,16 @@ impl fmt::Display for Kind {
             Self::Ipv6 => "IPv6",
         })
     }
+}
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// Receiving what never pauses.
+    Flood,
+    /// Receiving at the [`pace`](Kind::pace) of the kind.
+    Pace,
+    Sending,
 }
 
 /// Ways to receive or to send.
@@ -113,29 +132,35 @@ impl Place {
         std::thread::scope(|scope| scope.spawn(job).join().map_err(|_| "the thread has panicked")?)
     }
 
-    /// While the flood is on.
-    fn flooded<T>(&self, kind: Kind, bytes: usize, job: impl FnOnce() -> Result<T>) -> Result<T> {
+    /// While packets come.
+    fn flooded<T>(&self, command: &str, kind: Kind, job: impl FnOnce() -> Result<T>) -> Result<T> {
         let mut flood = self.plain.start(&self.net, There, self.cores[0], kind)?;
-        flood.ask(&format!("flood {}", kind.payload(bytes)))?;
+        flood.ask(command)?;
         job()
     }
 
     fn case<'a>(
         &'a self,
-        (receives, kind, bytes): (bool, Kind, usize),
-        what: &str,
+        (what, kind, bytes): (What, Kind, usize),
+        who: &str,
         run: impl Fn(u64) -> Result<Sample> + 'a,
     ) -> Case<'a> {
-        let run = move |count| if receives { self.flooded(kind, bytes, || run(count)) } else { run(count) };
-        let name = format!("{kind}, {bytes}, {what}");
+        let payload = kind.payload(bytes);
+        let run = move |count| match what {
+            What::Flood => self.flooded(&format!("flood {payload}"), kind, || run(count)),
+            What::Pace => self.flooded(&format!("pace {payload} {}", kind.pace()), kind, || run(count)),
+            What::Sending => run(count),
+        };
+        let name = format!("{kind}, {bytes}, {who}");
         Case::measured(name, move |count| run(count).expect("the link is up"))
     }
 
-    fn cases(&self, of: (bool, Kind, usize)) -> Vec<Case<'_>> {
-        let (receives, kind, bytes) = of;
+    fn cases(&self, of: (What, Kind, usize)) -> Vec<Case<'_>> {
+        let (what, kind, bytes) = of;
+        let receives = what != What::Sending;
         let payload = kind.payload(bytes);
-        let plain = |what, command: String| {
-            self.case(of, what, move |count| {
+        let plain = |who, command: String| {
+            self.case(of, who, move |count| {
                 let mut plain = self.plain.start(&self.net, Here, self.cores[1], kind)?;
                 plain.measure(&format!("{command} {count}"))
             })
@@ -179,23 +204,23 @@ fn main() -> Result {
     let count = if options.quick { COUNT / 100 } else { COUNT };
     let sampling = Sampling::new(&options, Clock::Wall, Duration::ZERO, 9);
     let sampling = Sampling { count: sampling.count.or(Some(count)), ..sampling };
-    for receives in [true, false] {
+    let measured = [("receiving", What::Flood), ("at a rate", What::Pace), ("sending", What::Sending)];
+    for (title, what) in measured {
         let mut cases = Vec::new();
         for kind in [Kind::Ether, Kind::Ipv6] {
             for bytes in SIZES {
-                cases.extend(place.cases((receives, kind, bytes)));
+                cases.extend(place.cases((what, kind, bytes)));
             }
         }
         cases.retain(|case| options.selects(case.name()));
-        println!("{}", table(receives, &side_by_side(sampling, cases)));
+        println!("{}", table(title, &side_by_side(sampling, cases)));
     }
     Ok(())
 }
 
-fn table(receives: bool, cases: &[Estimate]) -> Table {
-    let what = if receives { "receiving" } else { "sending" };
+fn table(title: &str, cases: &[Estimate]) -> Table {
     let mut table =
-        Table::new([what, "packets/s", "quartiles", "of C", "of pnet", "CPU ns each", "of C", "of pnet"]);
+        Table::new([title, "packets/s", "quartiles", "of C", "of pnet", "CPU ns each", "of C", "of pnet"]);
     for case in cases {
         let (of, _) = case.name.rsplit_once(", ").unwrap_or_default();
         let beside = |other: &str| cases.iter().find(|case| case.name == format!("{of}, {other}"));

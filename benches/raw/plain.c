@@ -9,6 +9,8 @@
  *     recv COUNT            receives at least so many           the same
  *     recv_from COUNT       and is told who sent each, and what was dropped
  *     flood BYTES           sends until the next command        "flooding", and packets when it ends
+ *     pace BYTES RATE       the same, 16 together and so many   the same
+ *                           packets a second
  *
  * BYTES counts the payload behind the header of Ethernet or of IPv6. */
 #define _GNU_SOURCE
@@ -26,7 +28,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BATCH = 64, ROOM = 2048, QUEUE = 4 << 20, ETHER_TYPE = 0x88b5, NEXT_HEADER = 59 };
+enum { BATCH = 64, TOGETHER = 16, ROOM = 2048, QUEUE = 4 << 20, ETHER_TYPE = 0x88b5, NEXT_HEADER = 59 };
 
 static int fd, header_len;
 static unsigned char sent[14 + ROOM];
@@ -108,12 +110,16 @@ static int64_t recv_batch(int is_told) {
     return done;
 }
 
-static void flood(size_t bytes) {
+/* At a rate it waits by looking at the clock, so that it is not late. */
+static void flood(size_t bytes, int64_t rate) {
     struct pollfd next = {.fd = 0, .events = POLLIN};
-    int64_t done = 0;
+    int64_t done = 0, due = now(CLOCK_MONOTONIC), most = rate ? TOGETHER : BATCH;
     puts("flooding");
     for (int at = 0;; at++) {
-        done += send_batch(bytes, BATCH);
+        while (rate && now(CLOCK_MONOTONIC) < due)
+            ;
+        done += send_batch(bytes, most);
+        due += rate ? most * 1000000000LL / rate : 0;
         if (at % 16 == 0 && poll(&next, 1, 0))
             break;
     }
@@ -135,9 +141,9 @@ int main(int argc, char **argv) {
     setlinebuf(stdout);
     puts("ready");
     while (fgets(line, sizeof line, stdin)) {
-        long long bytes = 0, count = 0, done = 0;
-        if (sscanf(line, "flood %lld", &bytes) == 1) {
-            flood(bytes);
+        long long bytes = 0, count = 0, done = 0, rate = 0;
+        if (sscanf(line, "flood %lld", &bytes) == 1 || sscanf(line, "pace %lld %lld", &bytes, &rate) == 2) {
+            flood(bytes, rate);
             continue;
         }
         int is_told = sscanf(line, "recv_from %lld", &count) == 1;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -17,6 +17,9 @@ use crate::{Batch, Datagram, Group, Link, RawError, Sent};
 
 /// Rooms for one datagram that are kept.
 const SPARE: usize = 4;
+
+/// How often it is looked again after something has come before a task waits.
+const LOOKS: u8 = 2;
 
 /// The first and the longest pause before it is tried again to send on a link without buffers.
 const PAUSE: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
@@ -33,6 +36,8 @@ pub(crate) struct Core<P: Protocol> {
     joining: tokio::sync::Mutex<()>,
     is_closed: AtomicBool,
     closing: Notify,
+    /// How often who finds nothing looks again before it waits.
+    looks: AtomicU8,
 }
 
 /// What becomes of a datagram that is longer than the socket's buffer.
@@ -60,6 +65,7 @@ impl<P: Protocol> Core<P> {
             joining: tokio::sync::Mutex::default(),
             is_closed: AtomicBool::new(false),
             closing: Notify::new(),
+            looks: AtomicU8::new(0),
         })
     }
 
@@ -71,6 +77,8 @@ impl<P: Protocol> Core<P> {
             match self.try_fill(batch, most)? {
                 Poll::Ready(()) if batch.is_empty() => {}
                 Poll::Ready(()) => return Ok(()),
+                // Where much comes the next is often there when others have had their turn: then nobody has to wake a thread.
+                Poll::Pending if self.looks_again() => tokio::task::yield_now().await,
                 Poll::Pending => self.or_closed(self.backend.readable()).await?,
             }
         }
@@ -80,7 +88,18 @@ impl<P: Protocol> Core<P> {
     pub(crate) fn try_fill(&self, batch: &mut Batch<P>, most: usize) -> Result<Poll<()>, RawError> {
         self.check_open()?;
         batch.clear();
-        self.backend.recv(batch, most)
+        let found = self.backend.recv(batch, most)?;
+        if found.is_ready() {
+            self.looks.store(LOOKS, Ordering::Relaxed);
+        }
+        Ok(found)
+    }
+
+    /// Not exact where many tasks receive, which does no harm.
+    fn looks_again(&self) -> bool {
+        let left = self.looks.load(Ordering::Relaxed);
+        self.looks.store(left.saturating_sub(1), Ordering::Relaxed);
+        left > 0
     }
 
     /// Receives one datagram and gives it to `take`.

@@ -109,7 +109,7 @@ impl PacketSocket {
             packet::fanout(fd, id, mode).map_err(set)?;
         }
         Ok(Self {
-            queue: Queue::new(socket, sender)?,
+            queue: Queue::new(socket, sender),
             ring,
             watch,
             link: link.clone(),

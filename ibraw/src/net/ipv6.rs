@@ -56,7 +56,7 @@ impl RawSockets {
         let watch = Watch::new(link.clone(), counters.clone())?;
         let lane = |next_header: &NextHeader| {
             let socket = open(link, *next_header, plan)?;
-            Ok(Lane { next_header: *next_header, queue: Queue::new(socket, None)? })
+            Ok(Lane { next_header: *next_header, queue: Queue::new(socket, None) })
         };
         let lanes = next.iter().map(lane).collect::<Result<_, RawError>>()?;
         let (link, plan, joined) = (link.clone(), plan.clone(), RwLock::default());

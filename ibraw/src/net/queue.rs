@@ -2,8 +2,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use ibcm_sys::Watch as Watched;
 use ibcm_sys::packet::{self, Outgoing, RecvBatch, send_many};
@@ -18,10 +18,12 @@ use crate::stats::{Counters, add, count};
 /// A bound socket of the system.
 #[derive(Debug)]
 pub(super) struct Queue {
-    /// Watched for errors too: a packet socket tells by one alone that its link went down (spec/raw.md 6.3).
-    watched: Watched,
     socket: Arc<OwnedFd>,
-    /// Sends in its place: a socket that is watched costs a look at who waits for each datagram that has left.
+    /// Once somebody has waited. What is watched costs a look at who waits for each datagram that has left.
+    watched: OnceLock<Watched>,
+    /// One begins to watch.
+    watching: Mutex<()>,
+    /// Sends in its place: it is never watched.
     sender: Option<OwnedFd>,
     /// The drops that the last datagram told of, modulo 2^32.
     told: AtomicU32,
@@ -30,12 +32,24 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn new(socket: OwnedFd, sender: Option<OwnedFd>) -> Result<Self, RawError> {
-        let socket = Arc::new(socket);
-        let watched = Watched::readable_or_broken(socket.clone());
-        let watched = watched.map_err(|error| RawError::io("wait for a socket", error))?;
+    pub(super) fn new(socket: OwnedFd, sender: Option<OwnedFd>) -> Self {
+        let (watched, watching) = (OnceLock::new(), Mutex::default());
         let (told, counted) = (AtomicU32::new(0), AtomicU32::new(0));
-        Ok(Self { watched, socket, sender, told, counted })
+        Self { socket: Arc::new(socket), watched, watching, sender, told, counted }
+    }
+
+    /// Watched for errors too: a packet socket tells by one alone that its link went down (spec/raw.md 6.3). What was there before
+    /// makes it ready.
+    fn watched(&self) -> io::Result<&Watched> {
+        if let Some(watched) = self.watched.get() {
+            return Ok(watched);
+        }
+        let _one = self.watching.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(watched) = self.watched.get() {
+            return Ok(watched);
+        }
+        let watched = Watched::readable_or_broken(self.socket.clone())?;
+        Ok(self.watched.get_or_init(|| watched))
     }
 
     pub(super) fn fd(&self) -> &OwnedFd {
@@ -77,7 +91,11 @@ impl Queue {
         mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<((), bool)>,
     ) -> Result<bool, RawError> {
         loop {
-            match self.watched.try_io_to_end(&mut call) {
+            let result = match self.watched.get() {
+                Some(watched) => watched.try_io_to_end(&mut call),
+                None => call(self.socket.as_fd()).map(|((), _)| ()),
+            };
+            match result {
                 Ok(()) => return Ok(true),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     return if watch.is_gone() { Err(RawError::LinkGone) } else { Ok(false) };
@@ -95,7 +113,8 @@ impl Queue {
     }
 
     pub(super) async fn readable(&self) -> Result<(), RawError> {
-        self.watched.ready().await.map_err(|error| RawError::io("wait for a socket", error))
+        let waiting = |error| RawError::io("wait for a socket", error);
+        self.watched().map_err(waiting)?.ready().await.map_err(waiting)
     }
 
     pub(super) fn send<'a>(
