@@ -132,7 +132,8 @@ impl BuildSubnet {
         self
     }
 
-    /// The P_Keys of all ports of the HCA that was named last, 1 to 64 of them. [`PKey::DEFAULT`] alone unless set.
+    /// The P_Keys of all ports of the HCA that was named last, 1 to 64 of them. [`PKey::DEFAULT`] alone unless set. Switches let
+    /// no packets of other partitions in from it, and none out to it.
     ///
     /// # Panics
     /// If the node that was named last is no HCA.

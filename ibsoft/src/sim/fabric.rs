@@ -18,7 +18,7 @@ use super::managers::Absent;
 use super::mishaps::Mishaps;
 use super::node::{Change, Node, Smp};
 use super::trace::{Fate, Passage, Trace};
-use super::way::{Hop, Label, Way};
+use super::way::{self, Hop, Label, Way};
 use crate::manager::{SaMode, SubnetManager};
 
 /// A port of the subnet.
@@ -240,6 +240,12 @@ impl Fabric {
     pub(super) fn send(&mut self, now: Instant, from: PortId, frame: Bytes) {
         let Some(label) = Label::of(&frame) else { return };
         for way in self.ways(now, from, label) {
+            if let (Some(Fate::PKey), Some(at)) = (way.stopped, way.to)
+                && let Some((p_key, offender)) = way::offender(&frame)
+            {
+                self.nodes[at.node].refuse_p_key(now, at.port, p_key, offender);
+                self.changed(at.node);
+            }
             self.send_on(now, from, way, frame.clone(), Cargo::Frame);
         }
     }

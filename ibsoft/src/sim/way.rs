@@ -4,13 +4,29 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ibsa::record::PortState;
-use ibwire::packet::{Bth, Grh, Lrh, NextHeader};
-use ibwire::{Lid, PKey, Rate};
+use ibsa::record::{Offender, PortState};
+use ibwire::packet::{Bth, Grh, Lrh, NextHeader, TransportPacket};
+use ibwire::{Lid, PKey, Qpn, Rate};
 
 use super::fabric::{Fabric, PortId};
 use super::node::ports_of;
 use super::trace::Fate;
+
+/// The addresses of a packet that a switch did not let through, and its P_Key.
+pub(super) fn offender(frame: &[u8]) -> Option<(PKey, Offender)> {
+    let lrh = Lrh::parse(frame).ok()?;
+    let rest = frame.get(Lrh::LEN..)?;
+    let (grh, transport) = match lrh.next {
+        NextHeader::Grh => (Grh::parse(rest).ok(), rest.get(Grh::LEN..)?),
+        _ => (None, rest),
+    };
+    let bth = Bth::parse(transport).ok()?;
+    let packet = TransportPacket::parse(transport).ok();
+    let source_qp = packet.and_then(|packet| packet.deth()).map_or(Qpn::SMI, |deth| deth.src_qp);
+    let (sgid, dgid) = grh.map_or_else(Default::default, |grh| (grh.sgid, grh.dgid));
+    let (slid, dlid, sl, destination_qp) = (lrh.slid, lrh.dlid, lrh.sl, bth.dest_qp);
+    Some((bth.pkey, Offender { slid, dlid, sl, source_qp, destination_qp, sgid, dgid }))
+}
 
 /// What switches look at in a packet.
 #[derive(Debug, Clone, Copy)]
@@ -107,6 +123,12 @@ impl Fabric {
                 false => Err(Fate::Circling),
             };
             match passed {
+                Err(Fate::PKey) => {
+                    // It has left by the port if that let it out.
+                    let is_out = hops.last().is_some_and(|hop| hop.out == out);
+                    let to = if is_out { self.peer(out) } else { Some(out) };
+                    ways.push(Way { to, ..Way::stopped(at, Fate::PKey) });
+                }
                 Err(fate) => ways.push(Way::stopped(at, fate)),
                 Ok(to) if self.nodes[to.node].is_switch() => {
                     self.fan_out(to, at, hops, label, &mut leaving, &mut ways);
@@ -184,7 +206,8 @@ impl Fabric {
         }
         if is_switch {
             let info = &port.info;
-            check(port, info.partition_enforcement_outbound, info.filter_raw_outbound, label)?;
+            let lets = |pkey| !info.partition_enforcement_outbound || port.admits(pkey);
+            check(lets, info.filter_raw_outbound, label)?;
         }
         if self.timed {
             let (rate, hoq_life) = (port.rate, port.info.hoq_life);
@@ -206,7 +229,8 @@ impl Fabric {
         let node = &self.nodes[entered.node];
         let port = node.port(entered.port).filter(|port| port.is_active()).ok_or(Fate::LinkDown)?;
         if node.is_switch() {
-            check(port, port.info.partition_enforcement_inbound, port.info.filter_raw_inbound, label)?;
+            let lets = |pkey| !port.info.partition_enforcement_inbound || port.grants(pkey);
+            check(lets, port.info.filter_raw_inbound, label)?;
         }
         Ok(entered)
     }
@@ -239,9 +263,9 @@ impl Fabric {
 }
 
 /// What a port of a switch lets through.
-fn check(port: &super::node::Port, enforces: bool, filters: bool, label: Label) -> Result<(), Fate> {
+fn check(lets: impl Fn(PKey) -> bool, filters: bool, label: Label) -> Result<(), Fate> {
     match label.pkey {
-        Some(pkey) if enforces && !port.admits(pkey) => Err(Fate::PKey),
+        Some(pkey) if !lets(pkey) => Err(Fate::PKey),
         None if filters => Err(Fate::RawFiltered),
         _ => Ok(()),
     }

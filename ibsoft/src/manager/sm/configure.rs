@@ -5,16 +5,15 @@ use std::time::Instant;
 use ibsa::proto::after;
 use ibsa::record::{Layout, PortCapabilities, PortInfo, PortPhysicalState, PortState, SwitchInfo};
 use ibwire::mad::Method;
-use ibwire::{Lid, Mtu, PKey, TimeCode};
+use ibwire::{Lid, Mtu, TimeCode};
 
 use super::smp::attribute;
 use super::{Phase, Purpose, SmConfig, SubnetManager};
 use crate::manager::routing::route;
 use crate::manager::topology::{PortAt, Switch, Topology};
 
-/// Entries of a block of a linear forwarding table, and P_Keys of a block.
+/// Entries of a block of a linear forwarding table.
 const LINEAR_BLOCK: usize = 64;
-const P_KEY_BLOCK: usize = 32;
 /// How long a packet may wait at the head of a switch's queue, towards another switch and towards a host: 1.07 s and 268 ms.
 const HOQ_LIFE: TimeCode = TimeCode::truncate(18);
 const LEAF_HOQ_LIFE: TimeCode = TimeCode::truncate(16);
@@ -74,6 +73,7 @@ impl SubnetManager {
             port.info.subnet_timeout = self.config.subnet_timeout;
         }
         self.set_lanes(&mut topology);
+        let enforcing = Self::enforce_partitions(&mut topology);
         self.routing = Some(route(&mut topology));
         self.doubt_trees(&topology);
         self.write_tables(&topology);
@@ -83,7 +83,7 @@ impl SubnetManager {
             let before = self.sa.topology().at_guid(port.guid()).and_then(|at| self.sa.topology().port(at));
             // What a predecessor has written goes, too, however much that was.
             let all = usize::from(topology.nodes[at.node].info.partition_cap);
-            let p_keys = before.map_or(all, |before| before.p_keys.len()).max(port.p_keys.len());
+            let p_keys = before.map_or(all, |before| before.p_keys.len());
             // A port that was not there before may have registered what subnet administration has forgotten.
             let asks = (self.reregister || before.is_none())
                 && self.config.stays
@@ -92,7 +92,11 @@ impl SubnetManager {
             if info != found {
                 self.write_port(&topology, at, &info, PortState(0));
             }
-            self.write_p_keys(at, &port.p_keys, p_keys);
+            self.write_p_keys(&topology, at, p_keys);
+        }
+        for at in enforcing {
+            let Some(port) = topology.port(at) else { continue };
+            self.write_port(&topology, at, &port.info, PortState(0));
         }
         self.phase = Phase::Configure(Box::new(topology));
     }
@@ -138,19 +142,6 @@ impl SubnetManager {
         };
         let modifier = if is_switch { at.port.into() } else { 0 };
         self.ask(Method::SET, attribute::PORT_INFO, modifier, &path, &info.to_bytes(), Purpose::Write);
-    }
-
-    /// Writes the P_Keys of a port, and nothing behind them where there may have been `before`.
-    fn write_p_keys(&mut self, at: PortAt, p_keys: &[PKey], before: usize) {
-        let Some(path) = self.paths.get(&at).cloned() else { return };
-        for block in 0..before.div_ceil(P_KEY_BLOCK) {
-            let keys = p_keys.iter().skip(block * P_KEY_BLOCK);
-            let mut data = [0; 2 * P_KEY_BLOCK];
-            for (out, key) in data.chunks_exact_mut(2).zip(keys) {
-                out.copy_from_slice(&key.0.to_be_bytes());
-            }
-            self.ask(Method::SET, attribute::P_KEY_TABLE, block as u32, &path, &data, Purpose::Write);
-        }
     }
 
     /// The ports that have a link in one of these states.

@@ -4,6 +4,7 @@
 mod configure;
 mod discovery;
 mod election;
+mod partitions;
 mod qos;
 mod smp;
 mod trees;

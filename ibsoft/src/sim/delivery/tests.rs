@@ -2,7 +2,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ibsa::record::{Layout, NodeInfo, NodeType, PortInfo, PortState};
+use ibsa::record::{
+    Layout, NodeInfo, NodeType, Notice, NoticeDetails, NoticeType, Offender, PortInfo, PortState,
+};
 use ibwire::mad::{AttributeId, MadHeader, Method, MgmtClass};
 use ibwire::{Guid, TransactionId};
 
@@ -154,8 +156,14 @@ fn a_manager_looks_at_nodes_that_have_no_lids() {
     assert_eq!((world.fabric.counters.link_down, world.fabric.counters.smp_discarded), (1, 1));
 }
 
-#[test]
-fn what_a_manager_sets_carries_packets() {
+/// A packet to QP1.
+fn to_qp1(lids: (u16, u16), gids: Option<(Gid, Gid)>, p_key: PKey, payload: &[u8; MAD_LEN]) -> Bytes {
+    let lids = (Lid(lids.0), Lid(lids.1));
+    datagram(0, lids, gids, ServiceLevel::truncate(0), p_key, (Qpn::GSI, Qpn::GSI), payload)
+}
+
+/// A subnet in service: LID 1 near, 2 far, 3 a, 4 b.
+fn in_service() -> World {
     let mut world = World::new();
     // The switches, then their tables, then the ports.
     for (path, lid) in [(&[][..], 1), (&[2][..], 2)] {
@@ -182,6 +190,77 @@ fn what_a_manager_sets_carries_packets() {
             });
         }
     }
+    world
+}
+
+#[test]
+fn a_packet_of_another_partition_is_told_to_the_manager() {
+    const OTHER: PKey = PKey(0x8001);
+    let mut world = in_service();
+    let (from, gids) = (PortId { node: A, port: 1 }, Some((Gid([1; 16]), Gid([2; 16]))));
+    let frame = to_qp1((3, 4), gids, OTHER, &[0; MAD_LEN]);
+    world.set_port(&[2], 1, |info| info.partition_enforcement_outbound = true);
+    let told = |world: &mut World, at: Duration| {
+        world.run(world.start + at);
+        let heard = world.heard().into_iter().map(|mad| (mad.lid, Smp::parse(&mad.mad).unwrap()));
+        let told: Vec<_> = heard
+            .map(|(lid, smp)| {
+                let mut notice = [0; Notice::LEN];
+                notice[..64].copy_from_slice(smp.data());
+                assert_eq!(smp.header.method, Method::TRAP);
+                (lid, smp.header.tid.0, Notice::parse(&notice).unwrap())
+            })
+            .collect();
+        told
+    };
+    for _ in 0..3 {
+        world.fabric.send(world.start, from, frame.clone());
+    }
+    let first = told(&mut world, Duration::ZERO);
+    let [(Lid(2), far, notice)] = &first[..] else { panic!("{first:?}") };
+    assert_eq!((notice.notice_type, notice.trap_or_device), (NoticeType::SECURITY, 259));
+    let (slid, dlid, sl) = (Lid(3), Lid(4), ServiceLevel::truncate(0));
+    let (source_qp, destination_qp, sgid, dgid) = (Qpn::GSI, Qpn::GSI, Gid([1; 16]), Gid([2; 16]));
+    let offender = Offender { slid, dlid, sl, source_qp, destination_qp, sgid, dgid };
+    let wrong =
+        NoticeDetails::BadPKeyAtSwitch { p_key: OTHER, offender, valid: 0xff, switch: Lid(2), port: 1 };
+    assert_eq!(notice.details(), wrong);
+    let violations = |world: &World| {
+        let [near, far] =
+            [(NEAR, 1), (FAR, 1)].map(|(node, port)| world.fabric.nodes[node].port(port).unwrap());
+        [near, far].map(|port| port.info.p_key_violations)
+    };
+    assert_eq!((violations(&world), world.fabric.counters.pkey), ([0, 3], 3));
+    // Where it comes in, without GIDs; the first one is still told.
+    world.set_port(&[], 1, |info| info.partition_enforcement_inbound = true);
+    world.fabric.send(world.start, from, to_qp1((3, 4), None, OTHER, &[0; MAD_LEN]));
+    let second = told(&mut world, Duration::ZERO);
+    let [(Lid(1), near, notice)] = &second[..] else { panic!("{second:?}") };
+    let known = |notice: &Notice| match notice.details() {
+        NoticeDetails::BadPKeyAtSwitch { valid, switch, port, .. } => (valid, switch, port),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((known(notice), violations(&world)), ((0x3f, Lid(1), 1), [1, 3]));
+    // They are told until they are heard, and not as often as such packets come.
+    assert_eq!(told(&mut world, Duration::from_secs(1)).len(), 2);
+    for (switch, tid) in [(1, near), (2, far)] {
+        let mut repress = request(&[], Method::TRAP_REPRESS, 2, 0, &[]);
+        repress[1] = MgmtClass::SUBN_LID_ROUTED.0;
+        repress[8..16].copy_from_slice(&tid.to_be_bytes());
+        world.ask(Lid(switch), repress);
+    }
+    assert!(!world.fabric.nodes[NEAR].has_traps() && !world.fabric.nodes[FAR].has_traps());
+    for sent in [1100, 1200, 1900] {
+        let now = world.start + Duration::from_millis(sent);
+        world.fabric.send(now, from, frame.clone());
+        world.run(now);
+    }
+    assert_eq!(told(&mut world, Duration::from_millis(1900)).len(), 1);
+}
+
+#[test]
+fn what_a_manager_sets_carries_packets() {
+    let mut world = in_service();
     // By LID now, to the last node.
     let mut by_lid = request(&[], Method::GET, 0x11, 0, &[]);
     by_lid[1] = MgmtClass::SUBN_LID_ROUTED.0;
@@ -190,15 +269,7 @@ fn what_a_manager_sets_carries_packets() {
     assert_eq!(answers[0].lid, Lid(4));
 
     // And a packet of one HCA to the other.
-    let frame = datagram(
-        0,
-        (Lid(3), Lid(4)),
-        None,
-        ServiceLevel::truncate(0),
-        PKey::DEFAULT,
-        (Qpn::GSI, Qpn::GSI),
-        &[0; MAD_LEN],
-    );
+    let frame = to_qp1((3, 4), None, PKey::DEFAULT, &[0; MAD_LEN]);
     world.fabric.send(world.start, PortId { node: A, port: 1 }, frame.clone());
     let arrival = std::iter::from_fn(|| world.fabric.next_event(world.start)).find_map(|(_, event)| {
         if let Event::Arrival { to, frame } = event { Some((to, frame)) } else { None }
@@ -207,15 +278,7 @@ fn what_a_manager_sets_carries_packets() {
 
     // One for the manager's own QP1, and one of a partition that its port is not in.
     for pkey in [PKey::DEFAULT, PKey(0x8001)] {
-        let to_manager = datagram(
-            0,
-            (Lid(3), Lid(1)),
-            None,
-            ServiceLevel::truncate(0),
-            pkey,
-            (Qpn::GSI, Qpn::GSI),
-            &[7; MAD_LEN],
-        );
+        let to_manager = to_qp1((3, 1), None, pkey, &[7; MAD_LEN]);
         world.fabric.send(world.start, PortId { node: A, port: 1 }, to_manager);
     }
     world.run(world.start);

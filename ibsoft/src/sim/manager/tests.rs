@@ -267,6 +267,45 @@ fn partitions_are_those_of_the_configuration() {
 }
 
 #[test]
+fn switches_enforce_the_partitions_of_hosts() {
+    let mut world = World::new();
+    let many: Vec<_> = (0..40).map(|n| PKey(0x9000 + n)).collect();
+    let p_keys = [(Guid(0x101), many.clone()), (Guid(0x201), vec![PKey::DEFAULT, PKey(0x1234)])].into();
+    // The second switch can look at what leaves alone, and for 32 P_Keys.
+    let info = &mut world.nodes[1].forwarding.as_mut().unwrap().info;
+    (info.inbound_enforcement_cap, info.partition_enforcement_cap) = (false, 32);
+    world.attach(0, SmConfig { p_keys, ..config(0x10) });
+    world.run();
+    let port = |world: &World, at: Port| {
+        let port = world.nodes[at.0].port(at.1).unwrap();
+        let used = port.pkeys.iter().rposition(|key| key.0 != 0).unwrap() + 1;
+        let info = &port.info;
+        let enforces = (info.partition_enforcement_inbound, info.partition_enforcement_outbound);
+        (port.pkeys[..used].to_vec(), enforces)
+    };
+    let default = vec![PKey::DEFAULT];
+    assert_eq!(port(&world, (0, 1)), (many.clone(), (true, true)));
+    assert_eq!(port(&world, (1, 1)), (vec![PKey::DEFAULT, PKey(0x1234)], (false, true)));
+    for at in [(0, 3), (0, 4), (1, 3), (1, 4)] {
+        assert_eq!(port(&world, at), (default.clone(), (false, false)), "another switch is there");
+    }
+    // Of ports in service, too, and what is too much for a switch it leaves to the host.
+    let manager = world.managers.get_mut(&0).unwrap();
+    manager.set_p_keys(Guid(0x101), default.clone());
+    manager.set_p_keys(Guid(0x201), many);
+    world.wait(Duration::from_secs(20));
+    assert_eq!(port(&world, (0, 1)), (default, (true, true)));
+    assert_eq!(port(&world, (1, 1)).1, (false, false));
+    let manager = &world.managers[&0];
+    assert_eq!((manager.is_settled(), manager.counters().refused), (true, 0));
+    // Administration shows it.
+    let topology = manager.sa().topology();
+    let host = topology.at_guid(Guid(0x101)).and_then(|host| topology.port(host)).unwrap();
+    let leaf = host.peer.and_then(|leaf| topology.port(leaf)).unwrap();
+    assert!(leaf.info.partition_enforcement_inbound && leaf.p_keys == host.p_keys);
+}
+
+#[test]
 fn the_standby_takes_over_and_asks_the_ports_to_register_again() {
     let mut world = World::new();
     world.attach(0, config(0x10));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use ibdev::Device;
-use ibsa::record::VlWeight;
+use ibsa::record::{PortInfo, VlWeight};
 use ibwire::mad::Method;
 use ibwire::{Qpn, ServiceLevel};
 use rand::rngs::ChaCha8Rng;
@@ -76,6 +76,16 @@ fn flaws(net: &Subnet) -> Vec<String> {
                 let Some(is) = node.port(*port) else { continue };
                 if want.peer.is_some() && !is.is_active() {
                     flaws.push(format!("{}/{port}: {:?}", node.name, is.info.port_state));
+                }
+                let enforces = |info: &PortInfo| {
+                    (info.partition_enforcement_inbound, info.partition_enforcement_outbound)
+                };
+                let no_p_key = is.pkeys.iter().rposition(|key| key.0 != 0).map_or(0, |last| last + 1);
+                let has_table = !node.is_switch() || enforces(&want.info) != (false, false);
+                if enforces(&is.info) != enforces(&want.info)
+                    || want.peer.is_some() && has_table && is.pkeys[..no_p_key] != want.p_keys
+                {
+                    flaws.push(format!("{}/{port}: P_Keys {:?}", node.name, &is.pkeys[..no_p_key]));
                 }
                 let is_end = topology.end_port_of(PortAt { node: number, port: *port }).port == *port;
                 if is_end
@@ -170,6 +180,8 @@ async fn run(seed: u64) -> (Subnet, Vec<String>) {
     for _ in 0..3 {
         tokio::time::sleep(Duration::from_secs(10)).await;
         change_groups(&net, &mut rng);
+        let p_keys: Vec<_> = (0..rng.random_range(1..=64)).map(|n| PKey(0x8001 + n)).collect();
+        net.set_p_keys("h0", &p_keys);
     }
     faults.clear();
     tokio::time::sleep(Duration::from_secs(40)).await;

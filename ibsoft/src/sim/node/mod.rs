@@ -16,8 +16,8 @@ mod tests;
 
 use std::time::Instant;
 
-use ibsa::record::{PortCapabilities, PortInfo, PortPhysicalState, PortState, Text};
-use ibwire::{Guid, Lid};
+use ibsa::record::{Offender, PortCapabilities, PortInfo, PortPhysicalState, PortState, Text};
+use ibwire::{Guid, Lid, PKey};
 
 pub(crate) use agent::Handled;
 pub(crate) use forwarding::{Forwarding, ports_of};
@@ -108,7 +108,8 @@ impl Node {
     }
 
     /// What port 0 of a switch can do besides.
-    const OF_SWITCHES: PortCapabilities = PortCapabilities::MULTICAST_FDB_TOP;
+    const OF_SWITCHES: PortCapabilities =
+        PortCapabilities::MULTICAST_FDB_TOP.union(PortCapabilities::P_KEY_SWITCH_EXTERNAL_PORT_TRAP);
 
     fn new(
         name: String,
@@ -194,6 +195,13 @@ impl Node {
         let Some(forwarding) = &mut self.forwarding else { return };
         forwarding.info.port_state_change = true;
         self.trap(now, 0, trap::Cause::LinkState);
+    }
+
+    /// A port of a switch did not let a packet through: that is counted, and the SM is told.
+    pub(crate) fn refuse_p_key(&mut self, now: Instant, number: u8, p_key: PKey, offender: Offender) {
+        let Some(port) = self.port_mut(number) else { return };
+        port.info.p_key_violations = port.info.p_key_violations.saturating_add(1);
+        self.trap_p_key(now, trap::Cause::PKey { port: number, p_key, offender });
     }
 
     /// An armed port becomes active when its neighbour sends it a packet that is no SMP.

@@ -151,6 +151,13 @@ impl Port {
         self.pkeys.iter().any(|own| own.matches(pkey))
     }
 
+    /// Whether who has this port's table may send packets with a P_Key: a limited member of a partition only as such.
+    pub(crate) fn grants(&self, pkey: PKey) -> bool {
+        let grants =
+            |own: &PKey| own.base() == pkey.base() && (own.is_full_member() || !pkey.is_full_member());
+        pkey.base() != 0 && self.pkeys.iter().any(grants)
+    }
+
     /// The GID at this index of the table.
     pub(crate) fn gid(&self, index: usize) -> Option<Gid> {
         let guid = self.guids.get(index).filter(|guid| guid.0 != 0)?;

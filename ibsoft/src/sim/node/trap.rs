@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use ibsa::record::{Layout, Notice, NoticeType};
+use ibsa::record::{Layout, Notice, NoticeType, Offender};
 use ibwire::mad::{AttributeId, MadHeader, Method, MgmtClass};
-use ibwire::{Lid, TransactionId};
+use ibwire::{Gid, Lid, PKey, Qpn, TransactionId};
 
 use super::{Change, Node, Smp};
 
@@ -15,6 +15,8 @@ pub(super) enum Cause {
     LinkState,
     /// 144: what the port can do changed.
     Capabilities,
+    /// 259: a port of this switch did not let a packet through.
+    PKey { port: u8, p_key: PKey, offender: Offender },
 }
 
 /// A trap that was not repressed yet.
@@ -32,6 +34,8 @@ struct Trap {
 pub(super) struct Traps {
     pending: Vec<Trap>,
     sent: u64,
+    /// When the last one about a P_Key was begun.
+    p_key: Option<Instant>,
 }
 
 /// How often a trap is sent at most, and how long after the last time.
@@ -46,6 +50,17 @@ impl Node {
         self.traps.pending.retain(|trap| (trap.cause, trap.port) != (cause, port));
         self.traps.pending.push(Trap { cause, port, tid, again: now, left: TIMES });
         self.changes.push(Change::Trap);
+    }
+
+    /// The same about a P_Key, unless that was done a moment ago: whoever sends such packets does not make the switch send as
+    /// many.
+    pub(super) fn trap_p_key(&mut self, now: Instant, cause: Cause) {
+        let is_early = self.traps.p_key.is_some_and(|last| now < last + PAUSE);
+        let is_told = self.traps.pending.iter().any(|trap| matches!(trap.cause, Cause::PKey { .. }));
+        if !is_early && !is_told {
+            self.traps.p_key = Some(now);
+            self.trap(now, 0, cause);
+        }
     }
 
     /// The next trap to send, with the port whose LID it goes from and the LID of the SM.
@@ -117,6 +132,22 @@ impl Node {
                 data[6..10].copy_from_slice(&mask.to_be_bytes());
                 (NoticeType::INFORMATIONAL, 144)
             }
+            Cause::PKey { port, p_key, offender } => {
+                let Offender { slid, dlid, sl, source_qp, destination_qp, sgid, dgid } = offender;
+                // Notice bytes 10 to 60 (spec/sa.md 3.19).
+                data[0..2].copy_from_slice(&valid(&offender).to_be_bytes());
+                data[2..4].copy_from_slice(&slid.0.to_be_bytes());
+                data[4..6].copy_from_slice(&dlid.0.to_be_bytes());
+                data[6..8].copy_from_slice(&p_key.0.to_be_bytes());
+                let source = u32::from(sl.get()) << 28 | source_qp.get();
+                data[8..12].copy_from_slice(&source.to_be_bytes());
+                data[12..16].copy_from_slice(&destination_qp.get().to_be_bytes());
+                data[16..32].copy_from_slice(&sgid.0);
+                data[32..48].copy_from_slice(&dgid.0);
+                data[48..50].copy_from_slice(&lid.0.to_be_bytes());
+                data[50] = port;
+                (NoticeType::SECURITY, 259)
+            }
         };
         Notice {
             is_generic: true,
@@ -128,4 +159,11 @@ impl Node {
             ..Notice::default()
         }
     }
+}
+
+/// Which fields of trap 259 are known, a bit for each in their order: both LIDs, P_Key, SL, both QPs, both GIDs.
+fn valid(offender: &Offender) -> u16 {
+    let has_source = u16::from(offender.source_qp != Qpn::SMI) << 4;
+    let has_gids = if offender.dgid == Gid::UNSPECIFIED { 0 } else { 0b11 << 6 };
+    0b10_1111 | has_source | has_gids
 }

@@ -122,6 +122,33 @@ fn ports_of_switches_enforce() {
 }
 
 #[test]
+fn limited_members_send_as_such_and_hear_full_ones() {
+    let (mut fabric, now) = fabric();
+    let (full, limited) = (PKey(0x8005), PKey(0x0005));
+    let with = |p_key| Label { pkey: Some(p_key), ..label(5) };
+    for node in [4, 5] {
+        port(&mut fabric, node, 1).info.partition_enforcement_inbound = false;
+        port(&mut fabric, node, 1).info.partition_enforcement_outbound = false;
+    }
+    let mut fates = |number, node, table: PKey, inbound: bool| {
+        let port = port(&mut fabric, node, number);
+        port.pkeys[1] = table;
+        port.info.partition_enforcement_inbound = inbound;
+        port.info.partition_enforcement_outbound = !inbound;
+        let fates = [full, limited].map(|p_key| ends(&mut fabric, now, with(p_key))[0]);
+        let info = &mut self::port(&mut fabric, node, number).info;
+        (info.partition_enforcement_inbound, info.partition_enforcement_outbound) = (false, false);
+        fates
+    };
+    let stopped = Err(Fate::PKey);
+    assert_eq!(fates(1, 4, limited, true), [stopped, Ok(2)], "from a limited member");
+    assert_eq!(fates(1, 4, full, true), [Ok(2), Ok(2)]);
+    assert_eq!(fates(1, 5, limited, false), [Ok(2), stopped], "to a limited member");
+    assert_eq!(fates(1, 5, full, false), [Ok(2), Ok(2)]);
+    assert_eq!(fates(1, 5, PKey(0), false), [stopped, stopped]);
+}
+
+#[test]
 fn sls_become_vls_on_each_link() {
     let (mut fabric, now) = fabric();
     let on = |sl| Label { sl, ..label(5) };
