@@ -1,6 +1,8 @@
 //! Subnet administration: what was captured from OpenSM, and the rules (spec/sa.md sections 9 and 10).
 #![allow(clippy::unwrap_used, reason = "test helpers outside #[test] functions")]
 
+#[path = "sa/answers.rs"]
+mod answers;
 #[path = "sa/bounds.rs"]
 mod bounds;
 #[path = "sa/captured.rs"]

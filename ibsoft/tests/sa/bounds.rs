@@ -302,4 +302,10 @@ fn answers_may_be_held_back_for_ever() {
     assert_eq!(world.send(4, &request(GET, PATH, 9, &between(2, 1), 0xc)), [] as [[u8; 256]; 0]);
     world.wait(Duration::from_secs(3600));
     assert_eq!(world.sa.poll_transmit(world.now), None);
+    // Those behind do not wait for them.
+    world.sa.set_mode(SaMode::Slow(Duration::from_secs(1)));
+    assert_eq!(world.send(4, &request(GET, PATH, 10, &between(2, 1), 0xc)), [] as [[u8; 256]; 0]);
+    world.wait(Duration::from_secs(1));
+    let answer = world.sa.poll_transmit(world.now).unwrap();
+    assert_eq!(SaHeader::parse(&answer.mad).unwrap().mad.tid.0, 10);
 }

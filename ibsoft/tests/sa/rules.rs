@@ -56,7 +56,13 @@ impl World {
         mask: u64,
     ) -> (u16, Vec<u8>) {
         self.tid += 1;
-        let mut answer = self.send(from, &request(method, attribute, self.tid, record, mask));
+        let (header, data) = self.exchange(from, &request(method, attribute, self.tid, record, mask));
+        (header.mad.status.0, data)
+    }
+
+    /// Sends a request, and acknowledges what comes back: the header of its last MAD, and the data of all.
+    pub(crate) fn exchange(&mut self, from: u16, mad: &[u8; 256]) -> (SaHeader, Vec<u8>) {
+        let mut answer = self.send(from, mad);
         let mut data = Vec::new();
         loop {
             let mads = std::mem::take(&mut answer);
@@ -67,11 +73,12 @@ impl World {
                     continue;
                 }
                 if !header.rmpp.is_active() {
-                    return (header.mad.status.0, mad[56..].to_vec());
+                    return (header, mad[56..].to_vec());
                 }
                 let is_last = header.rmpp.flags & RmppHeader::LAST != 0;
                 let len = if is_last { header.rmpp.length_or_window as usize - 20 } else { 200 };
                 data.extend(&mad[56..56 + len]);
+                let of_data = header;
                 header.mad.method = Method(header.mad.method.0 ^ 0x80);
                 header.rmpp.kind = RmppType::ACK;
                 header.rmpp.length_or_window = header.rmpp.segment + 64;
@@ -79,7 +86,7 @@ impl World {
                 ack[..56].copy_from_slice(&header.to_bytes());
                 answer.extend(self.send(from, &ack));
                 if is_last {
-                    return (header.mad.status.0, data);
+                    return (of_data, data);
                 }
             }
         }
@@ -179,6 +186,7 @@ fn errors_echo_the_request_without_its_key() {
     let header = SaHeader::parse(&answer).unwrap();
     assert_eq!((header.mad.status.0, header.sm_key, header.attribute_offset), (0x0300, 0, 0));
     assert_eq!((&answer[56..], header.component_mask), (&mad[56..], 0xc));
+    assert_eq!(header.rmpp, RmppHeader::default());
 }
 
 #[test]

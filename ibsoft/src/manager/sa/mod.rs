@@ -261,7 +261,12 @@ impl Sa {
             return;
         }
         match self.mode {
-            SaMode::Slow(delay) => self.late.push_back((after(now, delay), SaMad { peer, mad })),
+            SaMode::Slow(delay) => {
+                // Those that were held back longer may still be there.
+                let due = after(now, delay);
+                let at = self.late.partition_point(|(other, _)| *other <= due);
+                self.late.insert(at, (due, SaMad { peer, mad }));
+            }
             _ => self.out.push_back(SaMad { peer, mad }),
         }
     }

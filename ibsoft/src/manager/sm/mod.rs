@@ -316,13 +316,10 @@ impl SubnetManager {
         &self.counters
     }
 
-    /// A MAD that arrived at QP1 of the manager's port.
+    /// A MAD that arrived at QP1 of the manager's port. Before it is master and has finished a sweep every request is answered
+    /// with "busy".
     pub fn handle_sa(&mut self, now: Instant, from: Peer, mad: &Mad) {
-        if self.state == SmState::MASTER
-            || !MadHeader::parse(mad).is_ok_and(|header| header.method.is_response())
-        {
-            self.sa.handle_mad(now, from, mad);
-        }
+        self.sa.handle_mad(now, from, mad);
         self.proceed(now);
     }
 

@@ -37,13 +37,13 @@ impl SubnetManager {
             let switch = node.switch.as_ref()?;
             let cap = switch.info.multicast_fdb_cap;
             let was_here =
-                self.sa.topology().nodes.iter().any(|old| old.info.node_guid == node.info.node_guid);
+                || self.sa.topology().nodes.iter().any(|old| old.info.node_guid == node.info.node_guid);
             let entries = match switch.info.multicast_fdb_top {
                 top if node.has_multicast_top() && top != Lid::NONE => {
                     top.0.saturating_add(1).saturating_sub(FIRST_MLID)
                 }
                 // What others have written was looked for when it came.
-                _ if was_here && !self.reregister => 0,
+                _ if !self.reregister && was_here() => 0,
                 _ => cap,
             };
             Some(entries.min(cap))

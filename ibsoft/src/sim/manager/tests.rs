@@ -316,13 +316,42 @@ fn the_standby_takes_over_and_asks_the_ports_to_register_again() {
     let lids: Vec<_> = (0..6).map(|node| world.lid(node)).collect();
     world.reregistered.clear();
     world.managers.remove(&0);
+    let now = world.now;
+    world.nodes[5].set_capabilities(now, 1, |info| {
+        info.capability_mask -= PortCapabilities::CLIENT_REREGISTRATION;
+    });
     world.wait(Duration::from_secs(15));
     assert_eq!(world.managers[&1].state(), SmState::MASTER);
     for host in 2..6 {
         assert_eq!(world.nodes[host].port(1).unwrap().info.master_sm_lid, world.lid(1));
-        assert!(world.reregistered.contains(&(host, 1)), "{:?}", world.reregistered);
+        assert_eq!(world.reregistered.contains(&(host, 1)), host != 5, "{:?}", world.reregistered);
     }
     assert_eq!((0..6).map(|node| world.lid(node)).collect::<Vec<_>>(), lids, "LIDs are kept");
+}
+
+#[test]
+fn a_standby_is_busy_as_administration() {
+    let mut world = World::new();
+    world.attach(0, config(0x10));
+    world.run();
+    world.attach(1, config(0x20));
+    world.run();
+    for (manager, busy) in [(0, 0), (1, 1)] {
+        for (method, answered) in [(Method::GET, true), (Method::REPORT.response(), false)] {
+            let header =
+                SaHeader::new(MadHeader::new(MgmtClass::SA, 2, method, AttributeId(1), TransactionId(9)));
+            let mut mad = [0; 256];
+            mad[..SaHeader::LEN].copy_from_slice(&header.to_bytes());
+            let mad = ManagerMad { qp: Qpn::GSI, remote_qp: Qpn::GSI, ..by_qp0(world.lid(2), mad) };
+            let (now, it) = (world.now, world.managers.get_mut(&manager).unwrap());
+            it.handle_mad(now, &mad);
+            let answer =
+                Manager::poll_transmit(it, now).map(|mad| MadHeader::parse(&mad.mad).unwrap().status.0);
+            assert_eq!(answer, answered.then_some(busy));
+        }
+        let counters = world.managers[&manager].sa().counters();
+        assert_eq!((counters.busy, counters.drop_response), (busy.into(), 1));
+    }
 }
 
 #[test]
