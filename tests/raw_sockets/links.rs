@@ -78,6 +78,56 @@ pub(crate) async fn removed(net: Place) -> Outcome {
     Ok(())
 }
 
+/// What a socket has to itself it has on one interface of one network namespace of one process. In the other namespace the interface
+/// has the same index.
+pub(crate) async fn claims_end_at_the_namespace(net: Place) -> Outcome {
+    let mut peer = Peer::start(&net, There, "ether", TYPE.0)?;
+    let (here, there) = (link(&net, Here)?, link(&net, There)?);
+    let index = |side: Side| -> Result<String, libtest_mimic::Failed> {
+        let shown = net.run(side, "ip", &["-o", "link", "show", side.interface()])?;
+        Ok(shown.split(':').next().unwrap_or_default().to_owned())
+    };
+    assert_eq!(index(Here)?, index(There)?);
+    net.enter(Here)?;
+    let mine = net.bind(&here, [TYPE]).exclusive().await?;
+    let refused = net.bind(&Link::open(Here.interface())?, [TYPE]).await;
+    assert!(matches!(refused, Err(RawError::FilterConflict(_))), "{refused:?}");
+    // Another process asks nobody.
+    let mut beside = Peer::start(&net, Here, "ether", TYPE.0)?;
+    net.enter(There)?;
+    let other = net.bind(&there, [TYPE]).exclusive().await?;
+    other.send_to(b"over", &EtherDest::station(Here.mac(), TYPE)).await?;
+    assert_eq!(&mine.recv().await?.data[..], b"over");
+    assert_eq!(beside.recv()?.0, frame(Here.mac(), There, TYPE.0, b"over"));
+    mine.send_to(b"back", &EtherDest::station(There.mac(), TYPE)).await?;
+    assert_eq!(&other.recv().await?.data[..], b"back");
+    assert_eq!(peer.recv()?.0, frame(There.mac(), Here, TYPE.0, b"back"));
+    drop(mine);
+    net.enter(Here)?;
+    net.bind(&here, [TYPE]).await?;
+    Ok(())
+}
+
+/// A queue is as long as was asked for with the capability to go beyond the system's limit, and as that without.
+pub(crate) async fn a_queue_beyond_the_limit(net: Place) -> Outcome {
+    let link = link(&net, Here)?;
+    let limit: usize = std::fs::read_to_string("/proc/sys/net/core/rmem_max")?.trim().parse()?;
+    let more = 2 * limit;
+    let lengths = async || -> Result<[usize; 2], RawError> {
+        let ether = net.bind_with_room(&link, [TYPE], more).await?;
+        let six = RawIpv6Socket::bind(&link, [NextHeader::EXPERIMENT_1]).recv_buffer(more).await?;
+        Ok([ether.recv_buffer(), six.recv_buffer()])
+    };
+    // The kernel counts its bookkeeping as much again (socket(7)).
+    assert_eq!(lengths().await?, [2 * more; 2]);
+    // Of this thread alone, which ends with the case.
+    let mut sets = capabilities(None)?;
+    sets.effective.remove(CapabilitySet::NET_ADMIN);
+    set_capabilities(None, sets)?;
+    assert_eq!(lengths().await?, [2 * limit; 2]);
+    Ok(())
+}
+
 /// Without the capability the error names it.
 pub(crate) async fn without_the_capability(net: Place) -> Outcome {
     let link = link(&net, Here)?;
