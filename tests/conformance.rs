@@ -53,7 +53,8 @@ use libtest_mimic::Arguments;
 const DEVICES: &[&dyn Fixture] = &[
     &soft_udp::SoftUdp,
     &subnet::InSubnet,
-    &subnet::OverSwitches,
+    &subnet::OverSwitches { managed: false },
+    &subnet::OverSwitches { managed: true },
     #[cfg(feature = "verbs")]
     &conformance::rxe::Rxe,
 ];

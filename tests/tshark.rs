@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ibcm::sim::Subnet;
-use ibcm::{Gid, Hca, OpenError, ud};
+use ibcm::{Connection, Gid, Hca, Listener, OpenError, ServiceId, ud};
 use ibraw::{EtherDest, EtherType, Group, Link, LinkAddress, NextHeader, RawEtherSocket, RawIpv6Socket};
 use ibsoft::{SoftDevice, UdpConfig};
 use ibwire::packet::{Bth, TransportPacket};
@@ -105,6 +105,8 @@ fn wrong_is_noticed(file: &Path) -> Result<(), Failed> {
     }
     none(whole.complaints(&req.inside))
 }
+
+const SID: ServiceId = ServiceId::new(0x1000_0000_0000_0001);
 
 /// What goes over a wire that loses nothing, in no time.
 const OVER_UDP: &[&str] = &[
@@ -328,7 +330,8 @@ fn raw_on_subnet(file: &Path) -> Result<(), Failed> {
     none(complaints)
 }
 
-/// A link between two switches while a manager sweeps, is asked for a path, and makes a group that is used.
+/// A link between two switches while a manager sweeps and is asked for a path, which a connection takes, and makes a group
+/// that is used.
 fn management_of_a_subnet(file: &Path) -> Result<(), Failed> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     let talk = async {
@@ -341,6 +344,13 @@ fn management_of_a_subnet(file: &Path) -> Result<(), Failed> {
         tokio::time::sleep(Duration::from_secs(30)).await;
         let (ann, bob) = (Hca::open(net.device("ann")).await?, Hca::open(net.device("bob")).await?);
         let path = bob.sa().path(ann.gid()).await?;
+        let listener = Listener::bind(SID).device(&ann).await?;
+        let dialled = bob.path_to(ann.gid()).service_id(SID).await?;
+        let accept = async { Ok::<_, ibcm::Error>(listener.accept().await?.accept().await?) };
+        let (here, there) = tokio::try_join!(async { Ok(Connection::connect(dialled).await?) }, accept)?;
+        here.send_copy(b"to you").await?;
+        assert_eq!(there.recv().await?.ok_or("closed")?[..], b"to you"[..]);
+        here.disconnect().await;
         let (near, far) = (ud::Socket::open(&bob).await?, ud::Socket::open(&ann).await?);
         let mgid: Gid = "ff15:a01b::7".parse()?;
         far.join(mgid).await?;
@@ -392,6 +402,14 @@ fn management_of_a_subnet(file: &Path) -> Result<(), Failed> {
                 number("infiniband.mcmemberrecord.joinstate", 1),
             ],
         ),
+        (
+            (0x07, 0x03, 0x10),
+            vec![
+                number("infiniband.cm.req.serviceid", SID.get()),
+                number("infiniband.cm.req.prim_locallid", bob),
+                number("infiniband.cm.req.prim_remotelid", path.dlid.0.into()),
+            ],
+        ),
     ];
     let last = |class: u64, method: u64, attribute: u64| {
         let fields = [
@@ -422,6 +440,13 @@ fn management_of_a_subnet(file: &Path) -> Result<(), Failed> {
             complaints.push(format!("{field} is {seen:?}"));
         }
     }
+    let is_message = |frame: &&Decoded| frame.complaints(&[number("infiniband.bth.opcode", 4)]).is_empty();
+    let message = frames.iter().find(is_message).ok_or("no message of a reliable connection")?;
+    complaints.extend(message.complaints(&[
+        number("infiniband.lrh.slid", bob),
+        number("infiniband.lrh.dlid", path.dlid.0.into()),
+        ("data.data", Want::Bytes(b"to you\0\0".to_vec())),
+    ]));
     let datagram = frames.last().ok_or("no frames")?;
     complaints.extend(datagram.complaints(&[
         number("infiniband.lrh.lnh", 3),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures::future::LocalBoxFuture;
 use ibdev::{Device, DeviceEvent};
+use ibwire::{Gid, Lid};
 use tokio::runtime::Runtime;
 
 use super::differs::Difference;
@@ -111,6 +112,12 @@ pub trait Hands {
     /// Takes `b` away. Not called where [`Feature::Removal`] is lacking.
     fn remove_b(&self) {
         unreachable!("listed as lacking")
+    }
+
+    /// Sees to it that the first port of `a` may send to a group, and both first ports hear it. The group's LID, none on
+    /// Ethernet.
+    fn group(&self, _mgid: Gid) -> LocalBoxFuture<'_, Lid> {
+        Box::pin(async { Lid::NONE })
     }
 
     /// Opens `a` a second time, another handle of the same or, after [`Device::close`], the same again.

@@ -32,16 +32,16 @@ struct Group {
 }
 
 impl Group {
-    fn new(bench: &Bench) -> Self {
+    async fn new(bench: &Bench) -> Self {
         static GROUPS: AtomicU8 = AtomicU8::new(1);
         let (number, process) = (GROUPS.fetch_add(1, Ordering::Relaxed), std::process::id().to_be_bytes());
-        if bench.a.port(1).unwrap().link_layer == LinkLayer::Ethernet {
+        let mgid = if bench.a.port(1).unwrap().link_layer == LinkLayer::Ethernet {
             let ip = std::net::Ipv4Addr::new(239, process[2], process[3], number);
-            return Self { mgid: Gid::from_ip(ip.into()), mlid: Lid::NONE };
-        }
-        let mgid = format!("ff12:601b:ffff::{number:x}").parse().unwrap();
-        let device = bench.a.as_any().downcast_ref::<ibsoft::SoftDevice>().unwrap();
-        Self { mgid, mlid: device.resolve(1, mgid).unwrap().dlid }
+            Gid::from_ip(ip.into())
+        } else {
+            format!("ff15:a01b::{number:x}").parse().unwrap()
+        };
+        Self { mgid, mlid: bench.hands.group(mgid).await }
     }
 
     /// Sends it a message.
@@ -82,7 +82,7 @@ async fn hears(end: &End, message: &[u8]) {
 
 /// Each member once, who attached twice, too.
 async fn group_reaches_its_members(bench: Bench) {
-    let group = Group::new(&bench);
+    let group = Group::new(&bench).await;
     let speaker = end(&bench.a, QKEY).await;
     let members = [member(&bench.b, group).await, member(&bench.b, group).await];
     members[0].qp.attach(group.mgid, group.mlid).await.unwrap();
@@ -95,7 +95,7 @@ async fn group_reaches_its_members(bench: Bench) {
 }
 
 async fn group_reaches_members_of_the_senders_device(bench: Bench) {
-    let group = Group::new(&bench);
+    let group = Group::new(&bench).await;
     let (speaker, near, far) =
         (end(&bench.a, QKEY).await, member(&bench.a, group).await, member(&bench.b, group).await);
     group.tell(&bench, &speaker, b"all of you").await;
@@ -105,7 +105,7 @@ async fn group_reaches_members_of_the_senders_device(bench: Bench) {
 
 /// Those of another group, of none, and who left.
 async fn group_reaches_nobody_else(bench: Bench) {
-    let (group, other) = (Group::new(&bench), Group::new(&bench));
+    let (group, other) = (Group::new(&bench).await, Group::new(&bench).await);
     let speaker = end(&bench.a, QKEY).await;
     let others = [member(&bench.b, other).await, end(&bench.b, QKEY).await, member(&bench.b, group).await];
     let member = member(&bench.b, group).await;
@@ -124,7 +124,7 @@ async fn group_reaches_nobody_else(bench: Bench) {
 }
 
 async fn group_with_another_qkey_is_dropped(bench: Bench) {
-    let group = Group::new(&bench);
+    let group = Group::new(&bench).await;
     let (speaker, stranger) = (end(&bench.a, QKEY).await, end(&bench.b, QKey(QKEY.0 ^ 1)).await);
     stranger.qp.attach(group.mgid, group.mlid).await.unwrap();
     let member = member(&bench.b, group).await;
@@ -134,7 +134,7 @@ async fn group_with_another_qkey_is_dropped(bench: Bench) {
 }
 
 async fn group_is_for_datagrams(bench: Bench) {
-    let group = Group::new(&bench);
+    let group = Group::new(&bench).await;
     let connected = End::new(&bench.a, Options::default()).await;
     connected.modify(Transition::Init(connected.init())).await;
     let refused = connected.qp.attach(group.mgid, group.mlid).await;
@@ -154,7 +154,7 @@ async fn group_has_an_address_of_its_own_kind(bench: Bench) {
 }
 
 async fn group_is_left_with_the_queue_pair(bench: Bench) {
-    let groups = [Group::new(&bench), Group::new(&bench)];
+    let groups = [Group::new(&bench).await, Group::new(&bench).await];
     let member = member(&bench.b, groups[0]).await;
     member.qp.attach(groups[1].mgid, groups[1].mlid).await.unwrap();
     drop(member);

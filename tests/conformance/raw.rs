@@ -97,8 +97,7 @@ async fn raw_ipv6_comes_with_its_header(bench: Bench) {
 async fn raw_group_reaches_members(bench: Bench) {
     let (a, b) = two(&bench, QpType::RawEtherType).await;
     let group: Gid = "ff12:e70e:ffff::3333:0:88b5".parse().unwrap();
-    let device = bench.a.as_any().downcast_ref::<ibsoft::SoftDevice>().unwrap();
-    let mlid = device.resolve(1, group).unwrap().dlid;
+    let mlid = bench.hands.group(group).await;
     b.receives(3, 2, 64).await;
     b.qp.attach(group, mlid).await.unwrap();
     a.carry_out(ether(mlid), b"members.").await;
