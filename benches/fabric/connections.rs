@@ -1,4 +1,4 @@
-//! Connections between the HCAs of a subnet, a message each way on each, and their end.
+//! Connections between the HCAs of a subnet, a message each way on each, and their end; each case in a process of its own.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use ibcm::{Connection, Gid, Hca, Listener, Recv, ServiceId, SharedRecv};
 
 use crate::net::{Shape, counter, hca_name};
-use crate::{Result, runtime};
+use crate::{Result, alone, runtime};
 
 const SID: ServiceId = ServiceId::new(0x1000_0000_0000_0001);
 /// Connects of an HCA under way at once.
@@ -33,16 +33,27 @@ impl Pattern {
     }
 }
 
-pub(crate) fn run(options: &Options) -> Result {
-    let cases: &[(Shape, bool, Pattern)] = match options.quick {
-        true => &[(Shape::SMALL, true, Pattern::All)],
-        false => &[
-            (Shape::HUNDRED, false, Pattern::All),
-            (Shape::HUNDRED, true, Pattern::All),
-            (Shape::THOUSAND, false, Pattern::Next(10)),
-            (Shape::THOUSAND, true, Pattern::Next(10)),
-        ],
+/// A shape, whether it has a manager, and who connects to whom.
+type Case = (Shape, bool, Pattern);
+
+const QUICK: [Case; 1] = [(Shape::SMALL, true, Pattern::All)];
+const CASES: [Case; 4] = [
+    (Shape::HUNDRED, false, Pattern::All),
+    (Shape::HUNDRED, true, Pattern::All),
+    (Shape::THOUSAND, false, Pattern::Next(10)),
+    (Shape::THOUSAND, true, Pattern::Next(10)),
+];
+
+fn name((shape, managed, pattern): Case) -> String {
+    let pattern = match pattern {
+        Pattern::All => "all pairs".into(),
+        Pattern::Next(count) => format!("each to {count}"),
     };
+    format!("{}, {pattern}{}", shape.name(), if managed { ", managed" } else { "" })
+}
+
+pub(crate) fn run(options: &Options) -> Result {
+    let cases: &[Case] = if options.quick { &QUICK } else { &CASES };
     let mut table = Table::new([
         "connections, a message each way",
         "connections",
@@ -53,21 +64,23 @@ pub(crate) fn run(options: &Options) -> Result {
         "connections/s",
         "KiB each",
     ]);
-    for (shape, managed, pattern) in cases {
-        let all = match pattern {
-            Pattern::All => "all pairs".into(),
-            Pattern::Next(count) => format!("each to {count}"),
-        };
-        let name = format!("{}, {all}{}", shape.name(), if *managed { ", managed" } else { "" });
-        if options.selects(&name) {
-            table.row(connected(*shape, *managed, *pattern, name)?);
-        }
+    for name in cases.iter().map(|case| name(*case)).filter(|name| options.selects(name)) {
+        table.row(alone::row::<8>(&name)?);
     }
     println!("{table}");
     Ok(())
 }
 
-fn connected(shape: Shape, managed: bool, pattern: Pattern, name: String) -> Result<[String; 8]> {
+/// The case of this name, if it is one of these, in this process.
+pub(crate) fn case(wanted: &str) -> Result<bool> {
+    let Some(case) = QUICK.into_iter().chain(CASES).find(|case| name(*case) == wanted) else {
+        return Ok(false);
+    };
+    alone::say(&connected(case)?);
+    Ok(true)
+}
+
+fn connected((shape, managed, pattern): Case) -> Result<[String; 8]> {
     runtime()?.block_on(async {
         let build = shape.build();
         let net = if managed { build.managed().await? } else { build.await? };
@@ -80,7 +93,8 @@ fn connected(shape: Shape, managed: bool, pattern: Pattern, name: String) -> Res
             serving.push(tokio::spawn(serve(listener, receives.clone())));
         }
         let gids: Vec<Gid> = hcas.iter().map(Hca::gid).collect();
-        let (sent, memory) = (counter(&net, "sent"), resident_bytes().unwrap_or(0));
+        let (sent, memory) =
+            (counter(&net, "sent"), resident_bytes().ok_or("this system does not tell what is resident")?);
         let (real, its) = (Instant::now(), tokio::time::Instant::now());
         let conns = hcas.iter().zip(&receives).enumerate().map(|(at, (hca, receives))| {
             let peers: Vec<Gid> = pattern.peers(at, hcas.len()).into_iter().map(|peer| gids[peer]).collect();
@@ -98,7 +112,7 @@ fn connected(shape: Shape, managed: bool, pattern: Pattern, name: String) -> Res
         serving.into_iter().for_each(|task| task.abort());
         net.quiet().await?;
         Ok([
-            name,
+            name((shape, managed, pattern)),
             count.to_string(),
             format!("{real:.2}"),
             format!("{its:.3}"),

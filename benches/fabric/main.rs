@@ -1,6 +1,7 @@
 //! A whole subnet in one process and in virtual time: how long it takes to come up, connections between all its HCAs, and
 //! how many queries its SA answers. One thread.
 
+mod alone;
 mod connections;
 mod net;
 mod queries;
@@ -13,6 +14,10 @@ use benches::Options;
 type Result<T = ()> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 fn main() -> Result {
+    if let Some(name) = alone::case() {
+        let is_known = start::case(&name)? || connections::case(&name)?;
+        return if is_known { Ok(()) } else { Err(format!("no case {name:?}").into()) };
+    }
     let options =
         Options::start("fabric: switches, HCAs, a subnet manager and its SA, in virtual time, one core");
     start::run(&options)?;
