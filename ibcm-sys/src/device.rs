@@ -19,8 +19,8 @@ use crate::umad::UmadAgent;
 ///
 /// It offers the whole contract as far as its driver does. It belongs to the tokio runtime in which it was opened, whose
 /// time and I/O must be enabled: three tasks there wait for the device, whatever the number of connections, and slow
-/// calls run on its blocking pool, a few at once, each with a deadline. It is closed a little after the last of what
-/// was made on it is dropped.
+/// calls run on its blocking pool, up to eight at once, each with a deadline of 30 s. 15,000 can be waited for at once; one more is
+/// [`DeviceError::Limit`]. It is closed a little after the last of what was made on it is dropped.
 ///
 /// A device that is removed (`rdma link delete`, hot-unplug, a driver that is unloaded) reports [`DeviceEvent::Gone`], wakes all who
 /// wait and flushes what is posted; calls answer [`DeviceError::Gone`]. Where the driver cannot let go of a device in use
