@@ -30,6 +30,7 @@
 //! # Ok::<(), ibdev::DeviceError>(())
 //! ```
 
+mod arrival;
 mod config;
 mod counters;
 mod cq;
@@ -70,7 +71,6 @@ use ibdev::{
     AddressVector, AgentSpec, Buf, Completion, DeviceAttr, DeviceError, DeviceEvent, GidEntry, OutgoingMad,
     PortAttr, PostError, ReceivedMad, RecvWr, SendWr,
 };
-use ibwire::packet::{PacketError, Transport, TransportPacket};
 use ibwire::{PKey, Psn, Qpn};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
@@ -91,7 +91,7 @@ use groups::Groups;
 use gsi::Gsi;
 use limit::{at_most, one_more};
 use memory::Memory;
-use net::{Destination, Ingress, Run};
+use net::{Destination, Run};
 use port::Port;
 use qp::{Kind, Qp};
 use raw::Raws;
@@ -437,57 +437,6 @@ impl Engine {
     /// Appends at most `max` received MADs to `out` and returns how many.
     pub fn poll_mads(&mut self, agent: AgentId, out: &mut Vec<ReceivedMad>, max: usize) -> usize {
         self.gsi.receive(agent, out, max)
-    }
-
-    /// Handles a packet that arrived on `port`: `bytes` from the BTH through the padding, without the ICRC, which
-    /// the link has checked. What is wrong with it is counted, see [`Counters`].
-    pub fn handle_packet(&mut self, now: Instant, port: u8, net: &NetHeader, bytes: &[u8]) {
-        let before = tracing::enabled!(tracing::Level::TRACE).then_some(self.shared.counters);
-        let counters = &mut self.shared.counters;
-        counters.rx_packets += 1;
-        counters.rx_bytes += bytes.len() as u64;
-        self.route(now, port, net, bytes);
-        if let Some(cause) = before.and_then(|before| self.shared.counters.drop_since(&before)) {
-            tracing::trace!(cause, port, ?net, packet = ?TransportPacket::parse(bytes), "packet dropped");
-        }
-    }
-
-    /// Finds whom a packet is for.
-    fn route(&mut self, now: Instant, port: u8, net: &NetHeader, bytes: &[u8]) {
-        if !self.shared.port(port).is_some_and(Port::is_up) {
-            self.shared.counters.drop_port_down += 1;
-            return;
-        }
-        let counters = &mut self.shared.counters;
-        // Not moved: it is long for what is done once a packet.
-        let parsed = TransportPacket::parse(bytes);
-        let packet = match &parsed {
-            Ok(packet) => packet,
-            Err(error) => {
-                *match error {
-                    PacketError::TooShort { .. } => &mut counters.drop_malformed,
-                    PacketError::UnknownOpcode(_) => &mut counters.drop_opcode,
-                    PacketError::BadVersion(_) => &mut counters.drop_version,
-                } += 1;
-                return;
-            }
-        };
-        let bth = packet.bth();
-        if bth.opcode.transport() == Transport::CNP {
-            counters.drop_cnp += 1;
-            return;
-        }
-        let dest = bth.dest_qp;
-        let ingress = Ingress { port, net, packet, len: bytes.len() };
-        match dest {
-            Qpn::GSI => self.gsi.handle_packet(&ingress, &mut self.shared),
-            Qpn::SMI => counters.drop_smi += 1,
-            Qpn::MULTICAST => self.deliver_to_group(now, &ingress),
-            _ => match self.qps.get_mut(dest) {
-                Some(qp) => qp.handle_packet(now, &ingress, &mut self.shared),
-                None => counters.drop_unknown_qp += 1,
-            },
-        }
     }
 
     /// Appends the next packet to `out`, BTH through padding, or of a raw packet what is between LRH and VCRC, and says where

@@ -7,6 +7,8 @@ use ibwire::icrc::Icrc;
 use ibwire::packet::{Bth, Grh, GrhArea, Ipv4Header, TransportPacket, UdpHeader};
 use ibwire::{FlowLabel, Gid, Lid, Qpn, ServiceLevel};
 
+use super::arrival::Middles;
+
 /// What stands in front of the BTH: LRH and GRH on InfiniBand, the IP header on RoCE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NetHeader {
@@ -93,6 +95,8 @@ pub(super) struct Ingress<'a> {
     pub(super) packet: &'a TransportPacket<'a>,
     /// Bytes from the BTH through the padding.
     pub(super) len: usize,
+    /// What may be handled with it.
+    pub(super) behind: Middles<'a>,
 }
 
 /// Where a packet goes.

@@ -5,6 +5,7 @@
 use ibdev::{Access, CompletionOp, RecvWr, Status};
 use ibwire::packet::{Opcode, Operation, Reth, TransportPacket};
 
+use super::arrival::Middles;
 use super::counters::Counters;
 use super::memory::{Rights, Unreachable};
 use super::receives::Receives;
@@ -151,6 +152,54 @@ impl Placement {
             self.send(packet, receives, side, shared)?;
         }
         Ok(opcode.is_last() || opcode.is_only())
+    }
+
+    /// Places packets from the middle of the message that is half in, as many of the first ones as [`check`](Self::check)
+    /// would let in and as have room. How many.
+    pub(super) fn place_middles(
+        &mut self,
+        middles: &Middles<'_>,
+        rights: Rights,
+        receives: &mut Receives,
+        shared: &mut Shared,
+    ) -> u32 {
+        let mtu = self.mtu;
+        if middles.payload_len() != mtu || is_write(middles.opcode()) != self.is_writing() {
+            return 0;
+        }
+        let fitting = |bytes: usize| middles.count().min((bytes / mtu) as u32);
+        match self.message {
+            Some(Message::Write { reth, placed }) => {
+                // The last packet of the message has at least a byte.
+                let count = fitting((reth.len - placed).saturating_sub(1) as usize);
+                let Rights { domain, .. } = rights;
+                let reached =
+                    shared.memory.reach(domain, reth.rkey, Access::REMOTE_WRITE, reth.va, reth.len as usize);
+                let Ok((memory, at)) = reached else { return 0 };
+                for (payload, k) in middles.payloads(count).zip(0..) {
+                    // Inside, because the whole message is.
+                    _ = memory.copy_from(at + placed as usize + k * mtu, payload);
+                }
+                self.message = Some(Message::Write { reth, placed: placed + count * mtu as u32 });
+                count
+            }
+            Some(Message::Send { placed }) => {
+                let longest = shared.device.max_message as usize;
+                let Some(receive) = receives.hold(shared) else { return 0 };
+                let count = fitting(longest.min(sg::capacity(&receive.sg)).saturating_sub(placed));
+                for (payload, k) in middles.payloads(count).zip(0..) {
+                    sg::scatter(&mut receive.sg, placed + k * mtu, payload);
+                }
+                self.message = Some(Message::Send { placed: placed + count as usize * mtu });
+                count
+            }
+            None => 0,
+        }
+    }
+
+    /// Whether a WRITE is half in.
+    fn is_writing(&self) -> bool {
+        matches!(self.message, Some(Message::Write { .. }))
     }
 
     fn send(

@@ -538,13 +538,13 @@ impl Qp {
         }
     }
 
-    /// Handles a packet with this QP's number.
-    pub(super) fn handle_packet(&mut self, now: Instant, ingress: &Ingress<'_>, shared: &mut Shared) {
+    /// Handles a packet with this QP's number. How many of those behind it were handled with it.
+    pub(super) fn handle_packet(&mut self, now: Instant, ingress: &Ingress<'_>, shared: &mut Shared) -> u32 {
         let transport = ingress.packet.bth().opcode.transport();
         let result = match (&mut self.kind, transport) {
             (Kind::Ud(_), _) if ingress.port != self.port => {
                 shared.counters.drop_address += 1;
-                Ok(())
+                Ok(0)
             }
             (Kind::Rc(rc), Transport::RC) => rc.handle_packet(
                 now,
@@ -555,8 +555,7 @@ impl Qp {
                 shared,
             ),
             (Kind::Uc(uc), Transport::UC) => {
-                uc.handle_packet(self.state, ingress, &mut self.receives, &self.rq, shared);
-                Ok(())
+                Ok(uc.handle_packet(self.state, ingress, &mut self.receives, &self.rq, shared))
             }
             (Kind::Ud(ud), Transport::UD) => {
                 if self.state == State::ReadyToReceive || self.state.sends() {
@@ -564,18 +563,20 @@ impl Qp {
                 } else {
                     shared.counters.drop_state += 1;
                 }
-                Ok(())
+                Ok(0)
             }
             _ => {
                 shared.counters.drop_transport += 1;
-                Ok(())
+                Ok(0)
             }
         };
-        if let Err(failure) = result {
+        let behind = result.unwrap_or_else(|failure| {
             self.fail(failure, shared);
-        }
+            0
+        });
         self.finish_drain(shared);
         self.wake(shared);
+        behind
     }
 
     /// To be called when the QP's timer comes up.

@@ -103,7 +103,7 @@ impl Rc {
         }
     }
 
-    /// Handles a packet for this QP.
+    /// Handles a packet for this QP. How many of those behind it were handled with it.
     pub(super) fn handle_packet(
         &mut self,
         now: Instant,
@@ -112,7 +112,7 @@ impl Rc {
         receives: &mut Receives,
         (sq, rq): (&mut Side, &Side),
         shared: &mut Shared,
-    ) -> Result<(), Failure> {
+    ) -> Result<u32, Failure> {
         let packet = ingress.packet;
         let bth = packet.bth();
         let takes = match state {
@@ -122,24 +122,31 @@ impl Rc {
         };
         let Some(peer) = self.peer.as_mut().filter(|_| takes) else {
             shared.counters.drop_state += 1;
-            return Ok(());
+            return Ok(0);
         };
         if peer.alternate.is_some() {
             match peer.watch(ingress, rq.qpn, shared) {
                 Verdict::Pass => {}
                 Verdict::Migrate => self.migrate(rq.qpn, shared),
-                Verdict::Drop => return Ok(()),
+                Verdict::Drop => return Ok(0),
             }
         }
         if !self.peer.as_ref().is_some_and(|peer| peer.lets_in(ingress, shared)) {
-            return Ok(());
+            return Ok(0);
         }
         self.heard = Some(now);
+        // With an alternate path each packet may be the one that comes by it.
+        let goes_on =
+            ingress.behind.count() > 0 && self.peer.as_ref().is_some_and(|peer| peer.alternate.is_none());
         if bth.opcode.is_response() {
             let result = self.requester.handle(now, packet, sq, shared);
             let result = self.or_migrate(result, sq.qpn, shared);
+            let behind = match goes_on && result.is_ok() {
+                true => self.requester.take_middles(now, &ingress.behind, sq, shared),
+                false => 0,
+            };
             self.arm(sq, shared);
-            return result.map_err(Failure::Send);
+            return result.map(|()| behind).map_err(Failure::Send);
         }
         let first = state == State::ReadyToReceive && !self.established;
         let established = &mut self.established;
@@ -148,7 +155,8 @@ impl Rc {
                 *established = true;
                 shared.device_event(DeviceEvent::CommEstablished(rq.qpn));
             }
-        })
+        })?;
+        Ok(if goes_on { self.responder.take_middles(&ingress.behind, receives, shared) } else { 0 })
     }
 
     /// Sees to it that the QP comes up when the requester wants it.

@@ -20,6 +20,7 @@ use ibwire::packet::{
 };
 use ibwire::{Msn, Psn, RnrTimer};
 
+use super::arrival::Middles;
 use super::memory::{Rights, Unreachable};
 use super::net::{Run, write_header, write_packet};
 use super::peer::Peer;
@@ -239,6 +240,26 @@ impl Responder {
                 self.handle_refusal(refusal)
             }
         }
+    }
+
+    /// Takes packets from the middle of the message that is coming in, if they are the expected ones. How many.
+    pub(super) fn take_middles(
+        &mut self,
+        middles: &Middles<'_>,
+        receives: &mut Receives,
+        shared: &mut Shared,
+    ) -> u32 {
+        if middles.psn() != self.expected {
+            return 0;
+        }
+        let taken = self.placement.place_middles(middles, self.rights, receives, shared);
+        if taken > 0 {
+            self.expected = self.expected.offset(taken);
+            self.acked = self.expected.prev();
+            self.ack |= middles.ask(taken);
+            self.told = Told::Nothing;
+        }
+        taken
     }
 
     /// Answers again what was executed before.

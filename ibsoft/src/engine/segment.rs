@@ -104,6 +104,11 @@ impl Segmentation {
         Self { transport, mtu, read_part }
     }
 
+    /// The path MTU in bytes.
+    pub(super) const fn mtu(&self) -> usize {
+        self.mtu
+    }
+
     /// A message of `len` bytes.
     pub(super) fn message(&self, request: Request, len: usize) -> Message {
         let (len, packets) = match request.is_atomic() {

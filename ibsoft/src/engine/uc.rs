@@ -8,6 +8,7 @@ use ibdev::{DeviceEvent, SendFlags};
 use ibwire::Psn;
 use ibwire::packet::{Bth, Transport};
 
+use super::arrival::Middles;
 use super::memory::Rights;
 use super::net::Ingress;
 use super::peer::{Peer, PeerPath};
@@ -122,7 +123,7 @@ impl Uc {
         packets
     }
 
-    /// Handles a packet for this QP. It is never answered, and fails nothing.
+    /// Handles a packet for this QP. It is never answered, and fails nothing. How many of those behind it were handled with it.
     pub(super) fn handle_packet(
         &mut self,
         state: State,
@@ -130,15 +131,17 @@ impl Uc {
         receives: &mut Receives,
         side: &Side,
         shared: &mut Shared,
-    ) {
+    ) -> u32 {
         let receives_now = state == State::ReadyToReceive || state.sends();
         let Some(connected) = self.connected.as_mut().filter(|_| receives_now) else {
             shared.counters.drop_state += 1;
-            return;
+            return 0;
         };
-        if connected.peer.lets_in(ingress, shared) {
-            connected.place(state, ingress, receives, side, shared);
+        if !connected.peer.lets_in(ingress, shared) {
+            return 0;
         }
+        connected.place(state, ingress, receives, side, shared);
+        connected.place_middles(&ingress.behind, receives, shared)
     }
 }
 
@@ -180,6 +183,16 @@ impl Connected {
             refusal.count(&mut shared.counters);
             self.abandon(shared);
         }
+    }
+
+    /// Places packets from the middle of the message that is half in, if they are the expected ones. How many.
+    fn place_middles(&mut self, middles: &Middles<'_>, receives: &mut Receives, shared: &mut Shared) -> u32 {
+        if middles.count() == 0 || middles.psn() != self.expected {
+            return 0;
+        }
+        let placed = self.placement.place_middles(middles, self.rights, receives, shared);
+        self.expected = self.expected.offset(placed);
+        placed
     }
 
     /// Gives up a message that is half in. The receive of a SEND waits for the next one.

@@ -4,14 +4,16 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use ibwire::icrc::Icrc;
+
 use super::link::Io;
-use super::receive::Receiver;
+use super::receive::{Receiver, Run};
 use super::socket::RoceSocket;
 use crate::device::{Core, Intake};
 use crate::engine::Engine;
 
 /// Packets between two flushes: acknowledgements leave before a peer's window is used up.
-const FLUSH_EVERY: usize = 64;
+pub(super) const FLUSH_EVERY: usize = 64;
 /// What answers fewer packets than these waits a moment: who was woken by them may have something to send as well, and
 /// all leaves together.
 const FEW: usize = 4;
@@ -21,17 +23,19 @@ const PATIENCE: Duration = Duration::from_millis(1);
 impl Receiver {
     /// Hands the batch to the engine.
     pub(super) fn hand_in(&self, core: &Core) {
-        let mut batch = self.batch();
-        while batch.len() > 0 {
-            let count = batch.len().min(FLUSH_EVERY);
+        let mut rest = self.runs();
+        while !rest.is_empty() {
+            let (runs, packets) = portion(rest);
+            rest = &rest[runs.len()..];
             let handle = |engine: &mut Engine, now| {
-                for (net, transport) in batch.by_ref().take(count) {
-                    engine.handle_packet(now, self.port, net, transport);
+                for run in runs {
+                    let place = (run.len, Icrc::LEN);
+                    engine.handle_run(now, self.port, &run.net, self.bytes(run), place);
                 }
                 // A flood must not keep timers from expiring.
                 engine.handle_timeout(now);
             };
-            let driven = match count < FEW {
+            let driven = match packets < FEW {
                 true => core.drive_silently(now(), handle),
                 false => core.drive(now(), handle),
             };
@@ -41,6 +45,18 @@ impl Receiver {
             }
         }
     }
+}
+
+/// The runs at the front between two flushes, and how many packets they have.
+fn portion(runs: &[Run]) -> (&[Run], usize) {
+    let (mut count, mut packets) = (0, 0);
+    for run in runs {
+        if count > 0 && packets + run.packets > FLUSH_EVERY {
+            break;
+        }
+        (count, packets) = (count + 1, packets + run.packets);
+    }
+    (&runs[..count], packets)
 }
 
 impl Intake for Io {

@@ -13,6 +13,7 @@ use super::backoff::Backoff;
 use super::capture::Capture;
 use super::counters::RxCounters;
 use super::icrc::{LastStarts, Start};
+use super::intake::FLUSH_EVERY;
 use super::socket::RoceSocket;
 use crate::engine::{NetHeader, NetRoute};
 
@@ -29,7 +30,7 @@ pub(super) struct Receiver {
     metas: [RecvMeta; BATCH_SIZE],
     /// The last call has filled all its buffers.
     many: bool,
-    valid: Vec<(NetHeader, Range<usize>)>,
+    valid: Vec<Run>,
     /// The device's port that the batch came to.
     pub port: u8,
     /// Of each socket of the device: which are left alone.
@@ -37,6 +38,18 @@ pub(super) struct Receiver {
     last_starts: LastStarts,
     last_ids: LastIds,
     pub counters: RxCounters,
+}
+
+/// Good datagrams of one sender and one length, one behind the other: some from the middle of a message, or a single one.
+#[derive(Debug)]
+pub(super) struct Run {
+    /// What stood in front of the first BTH. Packets from the middle of a message show nobody their Identification.
+    pub net: NetHeader,
+    /// Their bytes, each with its ICRC.
+    at: Range<usize>,
+    /// Length of each from the BTH through the padding.
+    pub len: usize,
+    pub packets: usize,
 }
 
 /// What one call has received.
@@ -116,8 +129,8 @@ impl Receiver {
         if let Some(capture) = capture {
             capture.flush();
         }
-        let last = self.batch().next_back().and_then(|(_, transport)| transport.first());
-        let goes_on = last.is_some_and(|opcode| Opcode(*opcode).is_first() || Opcode(*opcode).is_middle());
+        let last = self.valid.last().map(|run| Opcode(self.memory[run.at.start]));
+        let goes_on = last.is_some_and(|opcode| opcode.is_first() || opcode.is_middle());
         Received { datagrams: self.counters.datagrams - before, bytes, emptied, goes_on }
     }
 
@@ -132,9 +145,22 @@ impl Receiver {
         Ok((received, received < N))
     }
 
-    /// The batch: what stood in front of the BTH, and BTH through padding.
-    pub(super) fn batch(&self) -> impl ExactSizeIterator<Item = (&NetHeader, &[u8])> + DoubleEndedIterator {
-        self.valid.iter().map(|(net, at)| (net, &self.memory[at.clone()]))
+    /// The batch.
+    pub(super) fn runs(&self) -> &[Run] {
+        &self.valid
+    }
+
+    /// A run's bytes: of each packet BTH through padding, and its ICRC.
+    pub(super) fn bytes(&self, run: &Run) -> &[u8] {
+        &self.memory[run.at.clone()]
+    }
+
+    /// The packets of the batch, one by one.
+    #[cfg(test)]
+    pub(super) fn batch(&self) -> impl Iterator<Item = (&NetHeader, &[u8])> {
+        self.runs().iter().flat_map(|run| {
+            self.bytes(run).chunks(run.len + Icrc::LEN).map(|packet| (&run.net, &packet[..run.len]))
+        })
     }
 
     fn check(&mut self, merged: &mut Merged, at: Range<usize>, capture: Option<&Capture>) {
@@ -162,8 +188,19 @@ impl Receiver {
         if !self.counters.count_id(class) {
             return;
         }
-        merged.found(id);
-        self.valid.push((NetHeader::roce(NetRoute { ip_id: id, ..route }), at.start..at.end - Icrc::LEN));
+        let (len, is_middle) = (transport.len(), Opcode(transport[0]).is_middle());
+        let run = self.valid.last_mut().filter(|_| is_middle && merged.was_middle);
+        match run.filter(|run| run.at.end == at.start && run.len == len && run.packets < FLUSH_EVERY) {
+            Some(run) => {
+                run.at.end = at.end;
+                run.packets += 1;
+            }
+            None => {
+                let net = NetHeader::roce(NetRoute { ip_id: id, ..route });
+                self.valid.push(Run { net, at, len, packets: 1 });
+            }
+        }
+        merged.found(id, is_middle);
     }
 }
 
@@ -178,6 +215,8 @@ struct Merged {
     /// That of the datagram before, and by how much it differed from the one before that.
     previous: Option<u16>,
     step: u16,
+    /// Whether the good datagram before was from the middle of a message.
+    was_middle: bool,
     /// What the datagram before had in common with others of its length.
     start: Option<(usize, Start)>,
 }
@@ -193,7 +232,16 @@ impl Merged {
             hop_limit: UdpHeader::ROCE_HOP_LIMIT,
             ip_id: 0,
         };
-        Self { src: meta.addr, dst: local, route, last_id, previous: None, step: 1, start: None }
+        Self {
+            src: meta.addr,
+            dst: local,
+            route,
+            last_id,
+            previous: None,
+            step: 1,
+            was_middle: false,
+            start: None,
+        }
     }
 
     /// What the next Identification probably is.
@@ -201,12 +249,13 @@ impl Merged {
         self.previous.map_or(0, |previous| previous.wrapping_add(self.step))
     }
 
-    /// What it is.
-    fn found(&mut self, id: u16) {
+    /// What it is, and whether the datagram is from the middle of a message.
+    fn found(&mut self, id: u16, is_middle: bool) {
         if let Some(previous) = self.previous {
             self.step = id.wrapping_sub(previous);
         }
         (self.previous, self.last_id) = (Some(id), Some(id));
+        self.was_middle = is_middle;
     }
 }
 

@@ -7,6 +7,7 @@ use ibwire::Psn;
 use ibwire::packet::{AtomicAckEth, NakCode, Opcode, Syndrome, SyndromeKind, TransportPacket};
 
 use super::{Requester, Wait};
+use crate::engine::arrival::Middles;
 use crate::engine::sg;
 use crate::engine::shared::{Shared, Side};
 
@@ -45,6 +46,45 @@ impl Requester {
             _ => self.handle_result(now, packet, side, shared)?,
         }
         self.fail_if_refused(now, side, shared)
+    }
+
+    /// Takes packets from the middle of the response to the read at `una`, if they are the next ones. How many.
+    pub(in crate::engine) fn take_middles(
+        &mut self,
+        now: Instant,
+        middles: &Middles<'_>,
+        side: &mut Side,
+        shared: &mut Shared,
+    ) -> u32 {
+        let sent = self.sent.distance(self.una).max(0) as u32;
+        if middles.psn() != self.una || self.refused.is_some() {
+            return 0;
+        }
+        let index = self.done;
+        let Some((work, message)) =
+            self.messages.front_mut().filter(|(_, message)| message.request.is_read())
+        else {
+            return 0;
+        };
+        let start = self.cut.range(message, index).start;
+        // The last packet of a response is another kind of packet.
+        let before_last = self.cut.read_end(message, index) - 1 - index;
+        if middles.payload_len() != self.cut.mtu() {
+            return 0;
+        }
+        let most = middles.count().min(before_last).min(sent);
+        let places = (start..).step_by(self.cut.mtu());
+        let filled = places.zip(middles.payloads(most));
+        let taken = filled.take_while(|(at, payload)| sg::fill(&mut work.sg, *at, payload)).count() as u32;
+        if taken == 0 {
+            return 0;
+        }
+        if self.next != self.una {
+            self.reading -= taken;
+        }
+        self.pass(taken, side, shared);
+        self.progress(now, taken);
+        taken
     }
 
     /// Handles the response to a read or an atomic.

@@ -25,13 +25,13 @@ impl Window {
 
     /// So many packets have arrived.
     pub(super) fn grow(&mut self, packets: u32) {
-        if self.packets == self.most {
-            return;
-        }
         self.arrived += packets;
-        if self.arrived >= self.packets {
-            self.arrived = 0;
+        while self.packets < self.most && self.arrived >= self.packets {
+            self.arrived -= self.packets;
             self.packets = (self.packets + self.packets.div_ceil(8)).min(self.most);
+        }
+        if self.packets == self.most {
+            self.arrived = 0;
         }
     }
 

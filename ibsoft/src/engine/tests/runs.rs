@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use ibdev::qp::QpType;
 use ibdev::{Access, RemoteAddr, SharedMemory};
+use ibwire::packet::{Bth, Opcode, Reth};
 
 use super::super::{CqId, DomainId, Engine, QpCreate};
 use super::*;
@@ -11,7 +12,7 @@ use super::*;
 const ADDRESSES: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 const ROOM: usize = 4;
 
-/// Who takes the packets of an engine: one by one, or in runs.
+/// How packets leave one engine and arrive at the other: one by one, or in runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Taking {
     Singly,
@@ -72,15 +73,19 @@ fn traffic(len: usize, window: u16, loss: bool, taking: Taking) -> (Vec<Vec<u8>>
                 let Some((len, count)) = egress.map(|egress| (egress.len, egress.packets)) else { break };
                 assert_eq!(out.len(), count * (len + room));
                 longest = longest.max(count);
-                for packet in out.chunks_exact(len + room) {
-                    let (packet, room) = packet.split_at(len);
+                let (net, peer) = (roce_net(ADDRESSES[n], ADDRESSES[1 - n]), &mut ends[1 - n].engine);
+                let mut arrived = Vec::new();
+                for bytes in out.chunks_exact(len + room) {
+                    let (packet, room) = bytes.split_at(len);
                     assert!(room.iter().all(|byte| *byte == 0));
                     packets.push(packet.to_vec());
-                    if !(loss && packets.len() % 97 == 96) {
-                        let net = roce_net(ADDRESSES[n], ADDRESSES[1 - n]);
-                        ends[1 - n].engine.handle_packet(now, 1, &net, packet);
+                    match taking {
+                        _ if loss && packets.len() % 97 == 96 => {}
+                        Taking::Singly => peer.handle_packet(now, 1, &net, packet),
+                        Taking::InRuns => arrived.extend_from_slice(bytes),
                     }
                 }
+                peer.handle_run(now, 1, &net, &arrived, (len, room));
                 out.clear();
             }
         }
@@ -113,4 +118,92 @@ fn packets_in_runs_are_those_that_come_one_by_one() {
             }
         }
     }
+}
+
+/// What a responder does with packets of these kinds, handed in together and one by one: what its memory holds then, what it
+/// counts and what it answers.
+fn both_ways(packets: &[Vec<u8>], net: NetHeader) -> [(Vec<u8>, String, Vec<Vec<u8>>); 2] {
+    let now = Instant::now();
+    [Taking::Singly, Taking::InRuns].map(|taking| {
+        let config = Config::new(device_attr("soft", Guid(1), 1), vec![roce_port(ADDRESSES[0])], [1; 32]);
+        let mut engine = Engine::new(config);
+        let cq = engine.create_cq(8).unwrap();
+        let qpn = engine.create_qp(&QpCreate::new(QpType::Rc, cq, 4, 4)).unwrap();
+        let (memory, access) = (SharedMemory::zeroed(1 << 16), Access::all());
+        let (rkey, addr) = engine.register(DomainId::DEFAULT, memory.clone(), access).unwrap();
+        let rtr = rtr(roce_av(ADDRESSES[1]), Qpn::truncate(9), 5);
+        for transition in [Transition::Init(Init { access, ..INIT }), Transition::Rtr(rtr)] {
+            engine.modify(qpn, transition).unwrap();
+        }
+        engine.post_recv(qpn, &mut VecDeque::from([recv(1, 5 * 1024)])).unwrap();
+        let mut bytes = Vec::new();
+        for packet in packets {
+            let mut packet = packet.clone();
+            packet[5..8].copy_from_slice(&qpn.get().to_be_bytes()[1..]);
+            if Opcode(packet[0]).has_reth() {
+                let reth = Reth { va: addr, rkey, len: Reth::parse(&packet[Bth::LEN..]).unwrap().len };
+                packet[Bth::LEN..Bth::LEN + Reth::LEN].copy_from_slice(&reth.to_bytes());
+            }
+            let whole = bytes.first().is_none_or(|first: &Vec<u8>| first.len() == packet.len());
+            if taking == Taking::InRuns && whole {
+                bytes.push(packet);
+                continue;
+            }
+            hand_in(&mut engine, now, &net, &mut bytes);
+            bytes.push(packet);
+        }
+        hand_in(&mut engine, now, &net, &mut bytes);
+        let (mut written, mut answers, mut out) = (vec![0; 1 << 16], Vec::new(), Vec::new());
+        memory.copy_to(0, &mut written).unwrap();
+        while let Some(len) = engine.poll_transmit(now, &mut out).map(|egress| egress.len) {
+            answers.push(out[out.len() - len..].to_vec());
+        }
+        (written, format!("{:?}", engine.counters()), answers)
+    })
+}
+
+fn hand_in(engine: &mut Engine, now: Instant, net: &NetHeader, packets: &mut Vec<Vec<u8>>) {
+    let Some(len) = packets.first().map(Vec::len) else { return };
+    engine.handle_run(now, 1, net, &packets.concat(), (len, 0));
+    packets.clear();
+}
+
+#[test]
+fn what_does_not_follow_is_not_taken_with_the_rest() {
+    let bth = |opcode, psn| Bth::new(opcode, Qpn::truncate(0), Psn::truncate(psn));
+    let first = |len| {
+        let reth = Reth { va: 0, rkey: ibwire::RKey(0), len }.to_bytes();
+        [&bth(Opcode::RC_RDMA_WRITE_FIRST, 5).to_bytes()[..], &reth, &[1; 1024]].concat()
+    };
+    let packet = |bth: Bth| [&bth.to_bytes()[..], &[bth.psn.get() as u8; 1024]].concat();
+    let middle = |psn| bth(Opcode::RC_RDMA_WRITE_MIDDLE, psn);
+    let here = roce_net(ADDRESSES[1], ADDRESSES[0]);
+    let elsewhere = roce_net("192.0.2.3", ADDRESSES[0]);
+    let asks = |psn| Bth { ack_req: true, ..middle(psn) };
+    let sends = |psn| bth(Opcode::RC_SEND_MIDDLE, psn);
+    let cases: [(&str, u32, Vec<Bth>, NetHeader); 10] = [
+        ("all follow", 8 * 1024, vec![middle(6), asks(7), middle(8)], here),
+        ("from elsewhere", 8 * 1024, vec![middle(6), middle(7), middle(8)], elsewhere),
+        ("one is missing", 8 * 1024, vec![middle(6), middle(8), middle(9)], here),
+        ("one comes twice", 8 * 1024, vec![middle(6), middle(6), middle(7)], here),
+        ("all come twice", 8 * 1024, vec![middle(6), middle(7), middle(6), middle(7), middle(8)], here),
+        ("too many", 3 * 1024, vec![middle(6), middle(7), middle(8)], here),
+        ("as many as fit before the last", 4 * 1024 + 1, vec![middle(6), middle(7), middle(8)], here),
+        ("another kind", 8 * 1024, vec![middle(6), sends(7), middle(8)], here),
+        ("another partition", 8 * 1024, vec![middle(6), Bth { pkey: PKey(7), ..middle(7) }], here),
+        ("padded", 8 * 1024, vec![Bth { pad: 1, ..middle(6) }, Bth { pad: 1, ..middle(7) }], here),
+    ];
+    for (what, len, rest, net) in cases {
+        let mut packets = vec![first(len)];
+        packets.extend(rest.into_iter().map(packet));
+        let [singly, in_runs] = both_ways(&packets, net);
+        assert!(singly.0 == in_runs.0, "{what}: memory");
+        assert_eq!((&singly.1, &singly.2), (&in_runs.1, &in_runs.2), "{what}");
+    }
+    // A message that is longer than its receive.
+    let sends: Vec<_> = (6..12).map(|psn| packet(sends(psn))).collect();
+    let first = packet(bth(Opcode::RC_SEND_FIRST, 5));
+    let [singly, in_runs] = both_ways(&[vec![first], sends].concat(), here);
+    assert_eq!((&singly.1, &singly.2), (&in_runs.1, &in_runs.2));
+    assert!(singly.1.contains("drop_too_long: 1"), "{}", singly.1);
 }
