@@ -149,9 +149,9 @@ async fn a_waker_that_panics_keeps_nothing_from_leaving() {
             panic!("as it is meant to");
         }
     }
-    let device = device(27, 1);
-    let cq = device.create_cq(4).await.unwrap();
-    let qp = device.domain().create_qp(QpSpec::new(QpType::Ud, &cq, 2, 2)).await.unwrap();
+    let (device, _peer) = (device(27, 1), UdpSocket::bind((address(27, 2), 4791)).unwrap());
+    let cq = device.create_cq(102).await.unwrap();
+    let qp = device.domain().create_qp(QpSpec::new(QpType::Ud, &cq, 100, 2)).await.unwrap();
     let qkey = QKey(0x11);
     let init = Init { port: 1, pkey_index: 0, access: Access::empty(), qkey };
     let rts = Transition::DatagramRts { sq_psn: Psn::truncate(7) };
@@ -161,17 +161,30 @@ async fn a_waker_that_panics_keeps_nothing_from_leaving() {
     let av = common::address(&device, 1, Gid::from_ip(address(27, 2).into()), true);
     let ah = device.domain().create_ah(av).await.unwrap();
     let to = DatagramDest { ah, qpn: qp.qpn(), qkey };
-    let post = |id| {
-        let op = SendOp::Datagram { to: to.clone(), imm: None };
-        qp.post_send(&mut [SendWr::new(id, op, Buf::unregistered(8))].into())
+    let post = |count, len| {
+        let op = || SendOp::Datagram { to: to.clone(), imm: None };
+        let work = (0..count).map(|id| SendWr::new(id, op(), Buf::unregistered(len)));
+        qp.post_send(&mut work.collect())
     };
     // A datagram is complete when it leaves.
     let waker = Waker::from(Arc::new(Panics));
-    assert!(cq.poll_notified(&mut Context::from_waker(&waker)).is_pending());
-    assert!(catch_unwind(AssertUnwindSafe(|| post(1))).is_err());
+    let panics = |count, len| {
+        while cq.poll(&mut Vec::new(), 100) > 0 {}
+        assert!(cq.poll_notified(&mut Context::from_waker(&waker)).is_pending());
+        assert!(catch_unwind(AssertUnwindSafe(|| post(count, len))).is_err());
+    };
+    panics(1, 8);
     assert_eq!(counter(&device, "link_tx_datagrams"), 1);
-    post(2).unwrap();
+    post(1, 8).unwrap();
     assert_eq!(counter(&device, "link_tx_datagrams"), 2);
+    // More than the link takes at once: the rest follows without another call.
+    panics(99, 4096);
+    let all = async {
+        while counter(&device, "link_tx_datagrams") < 101 {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon(all).await;
 }
 
 /// Nothing here is awaited: the I/O tasks never run.

@@ -69,20 +69,22 @@ pub(crate) trait Intake: fmt::Debug + Send + Sync {
 
 /// What the link took and nobody has sent yet. It is sent whatever happens, even if a waker panics: until then the link
 /// takes nothing else.
-#[derive(Debug)]
-struct Unsent(Option<Arc<dyn Departure>>);
+struct Unsent<'a> {
+    core: &'a Core,
+    departure: Option<Arc<dyn Departure>>,
+}
 
-impl Unsent {
+impl Unsent<'_> {
     /// Sends it. Whether the link has room for more again, after it had not.
     fn send(mut self) -> bool {
-        self.0.take().is_some_and(|departure| departure.send())
+        self.departure.take().is_some_and(|departure| departure.send())
     }
 }
 
-impl Drop for Unsent {
+impl Drop for Unsent<'_> {
     fn drop(&mut self) {
-        if let Some(departure) = self.0.take() {
-            departure.send();
+        if self.departure.take().is_some_and(|departure| departure.send()) {
+            self.core.leave_to_task();
         }
     }
 }
@@ -120,9 +122,9 @@ impl State {
     }
 
     /// Lets the link send if it shall, and finds whom to wake and which buffers go home: behind the mutex.
-    fn settle(&mut self, now: Instant, sends: bool) -> (Wakes, Vec<Buf>, Unsent) {
+    fn settle(&mut self, now: Instant, sends: bool) -> (Wakes, Vec<Buf>, Option<Arc<dyn Departure>>) {
         self.behind &= !sends;
-        let unsent = Unsent(if self.gone || !sends { None } else { self.link.flush(&mut self.engine, now) });
+        let unsent = if self.gone || !sends { None } else { self.link.flush(&mut self.engine, now) };
         while let Some(event) = self.engine.poll_event() {
             self.waiters.event(event, &self.engine);
         }
@@ -172,8 +174,9 @@ impl Core {
         let mut state = self.lock();
         let now = state.not_before(now);
         let result = call(&mut state, now);
-        let (wakes, homeless, mut unsent) = state.settle(now, true);
+        let (wakes, homeless, departure) = state.settle(now, true);
         drop(state);
+        let mut unsent = Unsent { core: self, departure };
         drop(homeless);
         wakes.wake();
         for _ in 1..ROUNDS {
@@ -182,11 +185,11 @@ impl Core {
             }
             let mut state = self.lock();
             let now = state.not_before(now);
-            let (wakes, homeless, next) = state.settle(now, true);
+            let (wakes, homeless, departure) = state.settle(now, true);
             drop(state);
+            unsent = Unsent { core: self, departure };
             drop(homeless);
             wakes.wake();
-            unsent = next;
         }
         if unsent.send() {
             self.leave_to_task();
