@@ -3,7 +3,7 @@
 use ibwire::Qpn;
 
 /// An asynchronous event of a device (IBTA vol. 1, 11.6.3).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DeviceEvent {
     /// The port carries traffic again.

@@ -4,6 +4,7 @@ mod agent;
 mod core;
 mod cq;
 mod domain;
+mod events;
 mod qp;
 mod srq;
 mod waiters;

@@ -1,12 +1,13 @@
 //! Who waits for what.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::task::{Context, Waker};
 
 use ibdev::DeviceEvent;
 use tokio::sync::broadcast;
 
+use super::events::Events;
 use crate::engine::{AgentId, CqId, Engine, EngineEvent};
 
 /// Keyed without randomness: under a seed the order of wakes is the same every time.
@@ -20,7 +21,7 @@ pub(super) struct Waiters {
     received: Map<AgentId>,
     room: Map<AgentId>,
     reader: Option<Waker>,
-    events: VecDeque<DeviceEvent>,
+    events: Events,
     /// Tells each event to all who follow them.
     followed: Option<broadcast::Sender<DeviceEvent>>,
     woken: Wakes,
@@ -87,10 +88,7 @@ impl Waiters {
 
     /// Takes the oldest device event. The last one stays for all who ask.
     pub(super) fn next_event(&mut self) -> Option<DeviceEvent> {
-        match self.events.front() {
-            Some(DeviceEvent::Gone) => Some(DeviceEvent::Gone),
-            _ => self.events.pop_front(),
-        }
+        self.events.pop()
     }
 
     /// Takes an event of `engine`.
@@ -104,24 +102,9 @@ impl Waiters {
         self.woken.wakers.extend(waker);
     }
 
-    /// Keeps a device event for its reader. Of equal events only the last is kept, so that the last state of a port
-    /// is what is read last.
+    /// Keeps a device event for its reader.
     pub(super) fn device_event(&mut self, event: DeviceEvent, engine: &Engine) {
-        match event {
-            // Each comes once a QP. Those of QPs that were destroyed meanwhile tell nobody anything.
-            DeviceEvent::CommEstablished(_)
-            | DeviceEvent::QpError(_)
-            | DeviceEvent::CqError(_)
-            | DeviceEvent::QpAccessError(_)
-            | DeviceEvent::QpRequestError(_)
-            | DeviceEvent::LastWqeReached(_) => {
-                if self.events.len() > 3 * engine.qp_count() + 64 {
-                    self.events.retain(|event| concerns(event, engine));
-                }
-            }
-            _ => self.events.retain(|old| *old != event && concerns(old, engine)),
-        }
-        self.events.push_back(event);
+        self.events.push(event, engine);
         self.woken.wakers.extend(self.reader.take());
         self.woken.news.extend(self.followed.clone().map(|followed| (followed, event)));
     }
@@ -142,62 +125,5 @@ impl Waiters {
             self.woken.wakers.extend(with_room.map(|(_, waker)| waker));
         }
         std::mem::take(&mut self.woken)
-    }
-}
-
-/// Whether what an event is about is still there.
-fn concerns(event: &DeviceEvent, engine: &Engine) -> bool {
-    match event {
-        DeviceEvent::CommEstablished(qpn)
-        | DeviceEvent::QpError(qpn)
-        | DeviceEvent::CqError(qpn)
-        | DeviceEvent::QpAccessError(qpn)
-        | DeviceEvent::QpRequestError(qpn)
-        | DeviceEvent::PathMigrated(qpn)
-        | DeviceEvent::PathMigrationFailed(qpn)
-        | DeviceEvent::SqDrained(qpn)
-        | DeviceEvent::LastWqeReached(qpn) => engine.has_qp(*qpn),
-        DeviceEvent::SrqLimit(number) => engine.has_srq(*number),
-        _ => true,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use ibdev::DeviceAttr;
-    use ibdev::qp::QpType;
-    use ibwire::{Guid, Qpn};
-
-    use super::*;
-    use crate::engine::{Config, QpCreate};
-
-    #[test]
-    fn events_are_merged_and_bounded_but_never_lost() {
-        let mut waiters = Waiters::default();
-        let mut alive = Engine::new(Config::new(DeviceAttr::new("test", Guid(1), 1), Vec::new(), [1; 32]));
-        let cq = alive.create_cq(2).unwrap();
-        let create = QpCreate::new(QpType::Rc, cq, 1, 1);
-        let qpn = alive.create_qp(&create).unwrap();
-        waiters.device_event(DeviceEvent::CommEstablished(qpn), &alive);
-        for dead in (100..10_000).filter(|dead| *dead != qpn.get()) {
-            waiters.device_event(DeviceEvent::CommEstablished(Qpn::truncate(dead)), &alive);
-            waiters.device_event(DeviceEvent::PortDown(1), &alive);
-            waiters.device_event(DeviceEvent::PortUp(1), &alive);
-        }
-        assert!(waiters.events.len() < 100, "{}", waiters.events.len());
-        let mut events = Vec::new();
-        waiters.device_event(DeviceEvent::Gone, &alive);
-        while waiters.events.len() > 1 {
-            events.extend(waiters.next_event());
-        }
-        assert_eq!(events[0], DeviceEvent::CommEstablished(qpn));
-        let ports: Vec<_> = events
-            .into_iter()
-            .filter(|e| matches!(e, DeviceEvent::PortDown(_) | DeviceEvent::PortUp(_)))
-            .collect();
-        assert_eq!(ports, [DeviceEvent::PortDown(1), DeviceEvent::PortUp(1)]);
-        for _ in 0..2 {
-            assert_eq!(waiters.next_event(), Some(DeviceEvent::Gone));
-        }
     }
 }
