@@ -19,6 +19,8 @@ use crate::engine::{NetHeader, NetRoute};
 
 /// One call takes up to [`BATCH_SIZE`] buffers; a buffer holds what GRO merged, 64 KiB at most.
 const BUFFER_LEN: usize = 1 << 16;
+/// As many datagrams at once are a part of a stream.
+const STREAM: u64 = 16;
 /// Each buffer costs something even if it stays empty. A call takes so many, and all while they do not suffice.
 const FEW_BUFFERS: usize = if BATCH_SIZE < 4 { BATCH_SIZE } else { 4 };
 
@@ -60,7 +62,8 @@ pub(super) struct Received {
     pub bytes: u64,
     /// The call could have taken more: nothing was left in the socket.
     pub emptied: bool,
-    /// The last packet is not the last of its message: the rest is on its way.
+    /// More is on its way: the last packet is not the last of its message, or there were so many that they are a part of a
+    /// stream.
     pub goes_on: bool,
 }
 
@@ -130,8 +133,10 @@ impl Receiver {
             capture.flush();
         }
         let last = self.valid.last().map(|run| Opcode(self.memory[run.at.start]));
-        let goes_on = last.is_some_and(|opcode| opcode.is_first() || opcode.is_middle());
-        Received { datagrams: self.counters.datagrams - before, bytes, emptied, goes_on }
+        let datagrams = self.counters.datagrams - before;
+        let goes_on =
+            datagrams >= STREAM || last.is_some_and(|opcode| opcode.is_first() || opcode.is_middle());
+        Received { datagrams, bytes, emptied, goes_on }
     }
 
     /// Fills up to `N` buffers. How many, and whether nothing was left behind.
