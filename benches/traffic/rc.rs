@@ -108,11 +108,16 @@ impl Rc {
     async fn wait(&mut self, waiting: Waiting) -> Result<(u64, u64)> {
         let mut looks = 0;
         while self.cq.poll(&mut self.completions, DEPTH + RECEIVES) == 0 {
-            looks += 1;
             match waiting {
                 Waiting::Blocking => poll_fn(|cx| self.cq.poll_notified(cx)).await,
-                Waiting::Spinning if looks % LOOKS == 0 => tokio::task::yield_now().await,
-                Waiting::Spinning => std::hint::spin_loop(),
+                Waiting::Spinning => {
+                    while !self.cq.look() {
+                        looks += 1;
+                        if looks % LOOKS == 0 {
+                            tokio::task::yield_now().await;
+                        }
+                    }
+                }
             }
         }
         let (mut sent, mut received) = (0, 0);

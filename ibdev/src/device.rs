@@ -157,6 +157,13 @@ pub trait CompletionQueue: fmt::Debug + Send + Sync {
     /// Appends at most `max` completions to `out` and returns how many.
     fn poll(&self, out: &mut Vec<Completion>, max: usize) -> usize;
 
+    /// For programs that look again and again instead of sleeping: whether completions may be waiting. A software device
+    /// first receives in the caller's thread what has arrived, which otherwise a task of its own does; that wakes whom it
+    /// concerns, so it is not to be called under a lock which another's waker may want.
+    fn look(&self) -> bool {
+        true
+    }
+
     /// Ready when completions may be waiting. Wakes the last task that asked, once; poll again after it is ready: a
     /// device that has to be armed first is ready at once, because completions may have come before it was.
     fn poll_notified(&self, cx: &mut Context<'_>) -> Poll<()>;

@@ -30,6 +30,9 @@ pub(crate) async fn wait<T>(
     .await
 }
 
+/// One of so many looks at the device is also one at the connection's events.
+const EVENTS: u32 = 8;
+
 /// Looks whether `done` has a value, for as long as the connection's program wants; if not, registers the task for events
 /// and completions.
 pub(crate) fn poll_slot<T>(
@@ -40,13 +43,22 @@ pub(crate) fn poll_slot<T>(
     done: &mut impl FnMut(&mut SlotState) -> Option<T>,
 ) -> Poll<T> {
     // Without being registered, which costs less.
-    let mut time = Duration::ZERO;
+    let mut busy = None;
     let first = |queues: &mut Queues| {
-        time = queues.busy_poll();
+        busy = queues.busy_poll();
         queues.look()
     };
-    let found = look(shared, slot, done, first)
-        .or_else(|| busy_poll(time, || look(shared, slot, done, Queues::look)));
+    let found = look(shared, slot, done, first).or_else(|| {
+        let (cq, time) = busy?;
+        // Outside of the connection's mutex, because it wakes others.
+        let mut looks = 0;
+        busy_poll(time, || {
+            looks += 1;
+            // An event ends the waiting, too, and another task may have taken the completion.
+            let may = cq.look() || looks % EVENTS == 0;
+            if may { look(shared, slot, done, Queues::look) } else { None }
+        })
+    });
     match found {
         Some(value) => Poll::Ready(value),
         None => park(shared, slot, ticket, cx, done),

@@ -1,6 +1,7 @@
 //! What all handles of a device share: the engine and its link behind one mutex.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
@@ -97,6 +98,8 @@ const ROUNDS: usize = 4;
 pub(crate) struct Core {
     pub(super) attr: DeviceAttr,
     state: Mutex<State>,
+    /// The engine has something to send, or a time to come up at, that the link does not know of.
+    behind: AtomicBool,
     intake: Option<Arc<dyn Intake>>,
     probes: Mutex<Vec<Weak<dyn Probe>>>,
 }
@@ -108,8 +111,6 @@ pub(super) struct State {
     pub(super) link: Box<dyn Link>,
     pub(super) waiters: Waiters,
     pub(super) gone: bool,
-    /// The engine has something to send, or a time to come up at, that the link does not know of.
-    behind: bool,
     /// The latest time that the engine was given.
     latest: Instant,
 }
@@ -123,7 +124,6 @@ impl State {
 
     /// Lets the link send if it shall, and finds whom to wake and which buffers go home: behind the mutex.
     fn settle(&mut self, now: Instant, sends: bool) -> (Wakes, Vec<Buf>, Option<Arc<dyn Departure>>) {
-        self.behind &= !sends;
         let unsent = if self.gone || !sends { None } else { self.link.flush(&mut self.engine, now) };
         while let Some(event) = self.engine.poll_event() {
             self.waiters.event(event, &self.engine);
@@ -143,9 +143,9 @@ impl Drop for State {
 impl Core {
     pub(crate) fn new(engine: Engine, link: Box<dyn Link>, now: Instant) -> Self {
         let (attr, intake) = (engine.device().clone(), link.intake());
-        let state =
-            State { engine, link, waiters: Waiters::default(), gone: false, behind: false, latest: now };
-        Self { attr, state: Mutex::new(state), intake, probes: Mutex::new(Vec::new()) }
+        let state = State { engine, link, waiters: Waiters::default(), gone: false, latest: now };
+        let (state, behind) = (Mutex::new(state), AtomicBool::new(false));
+        Self { attr, state, behind, intake, probes: Mutex::new(Vec::new()) }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -174,6 +174,7 @@ impl Core {
         let mut state = self.lock();
         let now = state.not_before(now);
         let result = call(&mut state, now);
+        self.behind.store(false, Ordering::Relaxed);
         let (wakes, homeless, departure) = state.settle(now, true);
         drop(state);
         let mut unsent = Unsent { core: self, departure };
@@ -185,6 +186,7 @@ impl Core {
             }
             let mut state = self.lock();
             let now = state.not_before(now);
+            self.behind.store(false, Ordering::Relaxed);
             let (wakes, homeless, departure) = state.settle(now, true);
             drop(state);
             unsent = Unsent { core: self, departure };
@@ -200,7 +202,7 @@ impl Core {
     /// The engine has more to send than one caller shall: the link's own task goes on, in turn with others.
     fn leave_to_task(&self) {
         // First: the task looks at it before it rests.
-        self.lock().behind = true;
+        self.behind.store(true, Ordering::Relaxed);
         if let Some(intake) = &self.intake {
             intake.wake_task();
         }
@@ -221,7 +223,9 @@ impl Core {
             }
             let (due, errors) = (state.engine.poll_timeout(), state.engine.counters().qp_errors);
             call(&mut state.engine, now);
-            state.behind |= state.engine.has_packets() || state.engine.poll_timeout() != due;
+            if state.engine.has_packets() || state.engine.poll_timeout() != due {
+                self.behind.store(true, Ordering::Relaxed);
+            }
             Some(state.engine.counters().qp_errors != errors)
         })?;
         if failed {
@@ -248,7 +252,7 @@ impl Core {
 
     /// Whether the engine has something to send, or a time to come up at, that the link does not know of.
     pub(crate) fn is_behind(&self) -> bool {
-        self.lock().behind
+        self.behind.load(Ordering::Relaxed)
     }
 
     /// Lets the link send what waits since the engine was driven silently.

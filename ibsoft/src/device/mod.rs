@@ -152,7 +152,7 @@ impl Device for SoftDevice {
 
     async fn create_cq(&self, capacity: u32) -> Result<Arc<dyn CompletionQueue>, DeviceError> {
         let id = self.0.lock_live()?.engine.create_cq(capacity)?;
-        Ok(Arc::new(SoftCq::new(self.0.clone(), id)))
+        Ok(Arc::new(SoftCq { core: self.0.clone(), id }))
     }
 
     fn domain(&self) -> Arc<dyn ProtectionDomain> {

@@ -269,9 +269,9 @@ impl Queues {
         })
     }
 
-    /// For how long whoever waits looks again and again before it sleeps.
-    pub(crate) fn busy_poll(&self) -> Duration {
-        self.busy_poll
+    /// Where whoever waits looks again and again before it sleeps, and for how long; `None` if it does not.
+    pub(crate) fn busy_poll(&self) -> Option<(Arc<dyn CompletionQueue>, Duration)> {
+        if self.busy_poll.is_zero() { None } else { Some((self.cq()?, self.busy_poll)) }
     }
 
     /// Looks at completions; whether there may be more.
