@@ -287,6 +287,9 @@ impl Client {
             return;
         }
         let complete = !one.request.wants_table();
+        if about == AttributeId::CLASS_PORT_INFO {
+            self.served_at(data);
+        }
         self.done(now, id, *header, data.to_vec(), complete);
     }
 
@@ -349,6 +352,21 @@ impl Client {
         }
         self.stats.redirected += 1;
         self.again(id);
+    }
+
+    /// The SA has said of itself where it is served: there go all further requests (spec/sa.md 7.3).
+    fn served_at(&mut self, data: &[u8; SaHeader::DATA_LEN]) {
+        let (Ok(info), Some(sa)) = (ClassPortInfo::parse(data), self.sa) else { return };
+        if info.redirect.is_none() {
+            return;
+        }
+        match redirected(&sa, &self.p_keys, &info) {
+            Ok(to) => {
+                self.stats.redirected += 1;
+                self.sa = Some(to);
+            }
+            Err(_) => self.stats.refused_redirect += 1,
+        }
     }
 
     /// Puts a request that is under way back to the front of the queue.

@@ -16,6 +16,9 @@ pub struct Stats {
     pub busy: u64,
     /// Redirections followed.
     pub redirected: u64,
+    /// Of what the SA said of itself: redirections into a partition of which the port is no member. Requests go on to where they
+    /// went before.
+    pub refused_redirect: u64,
     /// Notices reported.
     pub reports: u64,
     /// Copies of notices, acknowledged again.

@@ -39,6 +39,36 @@ fn a_redirection_to_a_gid_has_its_route() {
     assert_eq!((grh.flow_label.get(), grh.traffic_class, grh.hop_limit), (0x12345, 7, 0xff));
 }
 
+/// What the SA says of itself is an answer, and where all further requests go (spec/sa.md 7.3).
+#[test]
+fn class_port_info_says_where_the_sa_is_served() {
+    let now = Instant::now();
+    let mut client = client(now);
+    let mut asked_at = |info: &[u8]| {
+        let wanted = Template::<ClassPortInfo>::new();
+        client
+            .request(now, Request::new(Method::GET, wanted, now + Duration::from_secs(60)).unwrap())
+            .unwrap();
+        let (header, out) = sent(&mut client).unwrap();
+        client.handle(now, &source(out.to.av.dlid), &answer(&header, MadStatus::OK, info));
+        assert!(matches!(client.poll_event(), Some(Event::Answered { .. })));
+        let stats = client.stats();
+        (out.to.av.dlid, out.to.qpn, stats.redirected, stats.refused_redirect)
+    };
+    let nowhere = ClassPortInfo::default().to_bytes();
+    assert_eq!(asked_at(&nowhere), (SA, Qpn::GSI, 0, 0));
+    assert_eq!(
+        asked_at(&redirection(Lid(9), PKey(0x1234))),
+        (SA, Qpn::GSI, 0, 1),
+        "not into a strange partition"
+    );
+    assert_eq!(asked_at(&redirection(Lid(9), PKey::DEFAULT)), (SA, Qpn::GSI, 1, 1));
+    assert_eq!(asked_at(&nowhere), (Lid(9), Qpn::truncate(0x42), 1, 1));
+    client.set_sa(now, Some(address(SA)), vec![PKey::DEFAULT]);
+    client.request(now, node(Method::GET, now)).unwrap();
+    assert_eq!(sent(&mut client).unwrap().1.to, address(SA), "forgotten with the SM");
+}
+
 /// Copies are known among the last 64 notices, and no more is kept.
 #[test]
 fn sa_t70_old_reports_are_forgotten() {
