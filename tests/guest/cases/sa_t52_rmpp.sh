@@ -4,10 +4,10 @@
 #
 # The kernel as sender repeats a window after 2 s, so that each lost segment or ACK of ours costs that.
 #
-# The kernel as receiver acknowledges the end of a table once: then its request is answered, and from 6.1.192 on ib_mad drops
-# DATA that answers no request under way before it looks for the transfer that it would belong to ("drop unmatched RMPP
-# responses before reassembly"; spec/sa.md 2.3, T50). If that one ACK is lost the kernel has the table, and its sender is never
-# told. On a good wire we see that copies of the last segment are not answered; on a bad one a table or two may so end.
+# The kernel as receiver acknowledges the end of a table once. Then its request is answered, and from 6.1.183 on ib_mad drops
+# DATA that answers no request before it looks for the transfer that it belongs to ("drop unmatched RMPP responses before
+# reassembly", CVE-2026-68425; spec/sa.md T50). If that one ACK is lost the kernel has the table, and its sender is never told.
+# On a good wire we see that copies of the last segment are not answered; on a bad one a table or two may so end.
 source "$GUEST_CASES/lib.sh"
 kernel=$1 us=$2 who=$3 loss=$4
 shift 4
