@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use ibdev::Device;
-use ibsa::record::{PortInfo, VlWeight};
-use ibwire::mad::Method;
-use ibwire::{Qpn, ServiceLevel};
+use ibsa::mad::SaHeader;
+use ibsa::record::{InformInfo, Layout, PortInfo, VlWeight};
+use ibwire::mad::{AttributeId, MadHeader, Method, MgmtClass};
+use ibwire::packet::{Bth, Lrh, NextHeader, Opcode, link_frame};
+use ibwire::{Psn, Qpn, ServiceLevel, TransactionId};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
@@ -208,6 +210,31 @@ async fn a_sweep_does_not_wait_for_a_standby() {
     let start = tokio::time::Instant::now();
     net.sweep().await.unwrap();
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_trusted_hears_of_packets_of_other_partitions() {
+    let net = Subnet::builder().switch("s").hca("a").link("a", "s").hca("b").link("b", "s").managed();
+    let net = net.await.unwrap();
+    let count = |name| net.sm("s").counters().into_iter().find(|(n, _)| *n == name).unwrap().1;
+    let lids = ["a", "b"].map(|name| net.device(name).port(1).unwrap().lid);
+    net.change(|fabric, now| {
+        // A subscription with the SM_Key to trap 259.
+        let header = MadHeader::new(MgmtClass::SA, 2, Method::SET, AttributeId(3), TransactionId(1));
+        let mut mad = [0; 256];
+        mad[..SaHeader::LEN].copy_from_slice(&SaHeader { sm_key: 1, ..SaHeader::new(header) }.to_bytes());
+        InformInfo::trap(259).write_to(&mut mad[SaHeader::LEN..]);
+        let (sl, p_key) = (ServiceLevel::default(), PKey::DEFAULT);
+        let peer = Peer { lid: lids[0], qpn: Qpn::GSI, gid: None, sl, p_key };
+        fabric.tell_managers(now, |sm| sm.handle_sa(now, peer, &mad));
+        let bth = Bth { pkey: PKey(0x8005), ..Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, Psn::truncate(0)) };
+        let (next, dlid, slid) = (NextHeader::Bth, lids[1], lids[0]);
+        let lrh = Lrh { vl: 0, sl, next, dlid, words: 0, slid, reserved: 0 };
+        let frame = link_frame(lrh, None, &[&bth.to_bytes()[..], &[0; 8]].concat());
+        fabric.send(now, PortId { node: 0, port: 1 }, frame.into());
+    });
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!((count("traps"), count("reports"), net.0.wires.fabric().counters.pkey), (1, 1, 1));
 }
 
 #[tokio::test(start_paused = true)]
