@@ -46,7 +46,8 @@ pub struct SmConfig {
     /// Whether it is there to be asked. One that is not configures the subnet and is never heard of: ports learn of no subnet
     /// manager, keep the prefix of their GIDs, and need not register again. Default: it is.
     pub stays: bool,
-    /// P_Keys of ports by their GUID; the default partition for those that are not named.
+    /// P_Keys of ports by their GUID; the default partition for those that are not named. Switches that can enforce them at the
+    /// ports where hosts are plugged in.
     pub p_keys: BTreeMap<Guid, Vec<PKey>>,
     /// Virtual lanes and their arbitration. Default: none.
     pub qos: Option<Qos>,
