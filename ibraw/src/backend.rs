@@ -28,6 +28,10 @@ pub trait Protocol: sealed::Sealed + Sized + Clone + fmt::Debug + Send + Sync + 
     #[doc(hidden)]
     type Options: Clone + Default + fmt::Debug + Send + Sync + Unpin + 'static;
 
+    /// How often it is looked again after something has come before a task waits.
+    #[doc(hidden)]
+    const LOOKS: u8;
+
     /// Length of a datagram that is longer than the socket's buffer.
     #[doc(hidden)]
     fn cut(meta: &Self::Meta) -> Option<usize>;
@@ -45,6 +49,9 @@ impl Protocol for Ether {
     type Number = EtherType;
     type Options = EtherOptions;
 
+    /// As soon as a frame was received others are there or will be late.
+    const LOOKS: u8 = 0;
+
     fn cut(meta: &EtherMeta) -> Option<usize> {
         meta.truncated.then_some(meta.wire_len)
     }
@@ -61,6 +68,9 @@ impl Protocol for Ipv6 {
     type Dest = Ipv6Dest;
     type Number = NextHeader;
     type Options = Ipv6Options;
+
+    /// The kernel takes so long for each packet that the next one comes about when this one was received.
+    const LOOKS: u8 = 2;
 
     fn cut(meta: &Ipv6Meta) -> Option<usize> {
         meta.truncated.then_some(meta.wire_len)

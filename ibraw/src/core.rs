@@ -18,9 +18,6 @@ use crate::{Batch, Datagram, Group, Link, RawError, Sent};
 /// Rooms for one datagram that are kept.
 const SPARE: usize = 4;
 
-/// How often it is looked again after something has come before a task waits.
-const LOOKS: u8 = 2;
-
 /// The first and the longest pause before it is tried again to send on a link without buffers.
 const PAUSE: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
 
@@ -90,7 +87,7 @@ impl<P: Protocol> Core<P> {
         batch.clear();
         let found = self.backend.recv(batch, most)?;
         if found.is_ready() {
-            self.looks.store(LOOKS, Ordering::Relaxed);
+            self.looks.store(P::LOOKS, Ordering::Relaxed);
         }
         Ok(found)
     }

@@ -1,5 +1,6 @@
 //! Many datagrams with one system call.
 
+use std::cell::RefCell;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::Ipv6Addr;
@@ -285,8 +286,14 @@ pub struct Outgoing<'a> {
     pub to: Option<Address>,
 }
 
-/// Up to so many bytes are put together behind their header: that costs less than a second part for the kernel to look at.
-const JOINED: usize = 256;
+/// A datagram of up to so many bytes is put together, header and payload: that costs less than a second part for the kernel to look
+/// at.
+const JOINED: usize = 1536;
+
+thread_local! {
+    /// Room for those of one call, kept for the next.
+    static ROOM: RefCell<Vec<MaybeUninit<u8>>> = const { RefCell::new(Vec::new()) };
+}
 
 /// Sends the first of `datagrams`, at most [`BATCH`], and says how many the kernel took.
 ///
@@ -296,23 +303,39 @@ pub fn send_many<'a>(
     socket: BorrowedFd<'_>,
     datagrams: impl Iterator<Item = Outgoing<'a>>,
 ) -> io::Result<usize> {
-    let mut joined = [const { MaybeUninit::<[u8; JOINED]>::uninit() }; BATCH];
+    ROOM.with_borrow_mut(|room| {
+        room.resize(BATCH * JOINED, MaybeUninit::uninit());
+        send_joined(socket, datagrams, room)
+    })
+}
+
+fn send_joined<'a>(
+    socket: BorrowedFd<'_>,
+    datagrams: impl Iterator<Item = Outgoing<'a>>,
+    mut room: &mut [MaybeUninit<u8>],
+) -> io::Result<usize> {
+    const { assert!(Head::MAX <= JOINED) };
     let mut names = [const { MaybeUninit::<Storage>::uninit() }; BATCH];
     let mut parts = [const { MaybeUninit::<[libc::iovec; 2]>::uninit() }; BATCH];
     let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; BATCH];
     let mut count = 0;
-    let rooms = joined.iter_mut().zip(&mut names).zip(&mut parts).zip(&mut headers);
-    for ((((joined, name), parts), header), Outgoing { head, data, to }) in rooms.zip(datagrams) {
+    let places = names.iter_mut().zip(&mut parts).zip(&mut headers);
+    for (((name, parts), header), Outgoing { head, data, to }) in places.zip(datagrams) {
         let part = |at: *const u8, len| libc::iovec { iov_base: at.cast_mut().cast(), iov_len: len };
-        let (whole, joined) = (head.len + data.len(), joined.as_mut_ptr().cast::<u8>());
+        let whole = head.len + data.len();
         let mut used = 1;
         let parts = if head.len == 0 {
-            parts.write([part(data.as_ptr(), data.len()), part(data.as_ptr(), 0)])
+            parts.write([part(data.as_ptr(), whole), part(data.as_ptr(), 0)])
         } else {
-            // SAFETY: the header is no longer than the room for both.
+            let is_joined = whole <= JOINED;
+            // There are as many times the most of one as there are places.
+            let (joined, rest) = room.split_at_mut(if is_joined { whole.max(Head::MAX) } else { Head::MAX });
+            room = rest;
+            let joined = joined.as_mut_ptr().cast::<u8>();
+            // SAFETY: there is room for the longest header.
             unsafe { joined.copy_from_nonoverlapping(head.bytes.as_ptr(), Head::MAX) };
-            if whole <= JOINED {
-                // SAFETY: both together are no longer than that.
+            if is_joined {
+                // SAFETY: there is room for both.
                 unsafe { joined.add(head.len).copy_from_nonoverlapping(data.as_ptr(), data.len()) };
                 parts.write([part(joined, whole), part(joined, 0)])
             } else {
@@ -381,7 +404,7 @@ mod tests {
     fn a_datagram_of_any_length_is_whole() {
         let (a, b) = (UdpSocket::bind("[::1]:0").unwrap(), UdpSocket::bind("[::1]:0").unwrap());
         a.connect(b.local_addr().unwrap()).unwrap();
-        let bytes: Vec<_> = (0..=u8::MAX).cycle().take(1500).collect();
+        let bytes: Vec<_> = (0..=u8::MAX).cycle().take(JOINED + 1).collect();
         let mut batch = RecvBatch::new(4, 2048);
         for (round, head) in [0, 1, 14, Head::MAX].into_iter().enumerate() {
             let payloads = [0, 1, JOINED - head, JOINED - head + 1, 1400].map(|len| &bytes[..len]);
