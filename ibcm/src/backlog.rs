@@ -1,6 +1,7 @@
 //! The requests of a listener: those that wait, and the window of those that the program has in its hands.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
@@ -17,7 +18,6 @@ use crate::stats::ListenerStats;
 use crate::sync::lock;
 
 /// The undecided requests of a listener. The engine bounds their number.
-#[derive(Debug)]
 pub(crate) struct Backlog {
     pub(crate) service_id: ServiceId,
     /// Whether requests carry the IP header.
@@ -68,6 +68,12 @@ pub(crate) struct Taken {
     pub(crate) waiting: Waiting,
     pub(crate) ip: Option<IpHeader>,
     pub(crate) place: Place,
+}
+
+impl fmt::Debug for Backlog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Backlog").field("service_id", &self.service_id).finish_non_exhaustive()
+    }
 }
 
 impl State {

@@ -414,3 +414,6 @@ impl From<Unavailable> for ListenError {
         }
     }
 }
+
+#[cfg(all(test, feature = "soft"))]
+mod tests;

@@ -1,6 +1,7 @@
 //! What the handles, futures and the driver of one HCA share.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -37,7 +38,6 @@ use crate::ud;
 /// One open HCA: the engine under its mutex, and what belongs to its connections.
 ///
 /// Lock order: `engine` first or alone; a slot's state is never held together with it.
-#[derive(Debug)]
 pub(crate) struct Shared {
     /// The device's name, also after it is closed.
     pub(crate) name: String,
@@ -367,6 +367,13 @@ impl Shared {
             }
             drop(device_closed);
         });
+    }
+}
+
+/// What is in it is of all its connections, and none of a log's business.
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Hca").field(&self.name).finish()
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the shell keeps of one connection.
 
+use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use ibdev::Status;
@@ -20,7 +21,6 @@ use ibwire::{Qpn, RejReason};
 
 /// One connection of the engine, from the request to the end of TimeWait: what happened to it, its queues, and
 /// who waits.
-#[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) handle: ConnHandle,
     pub(crate) parked: Arc<Parked>,
@@ -62,6 +62,12 @@ pub(crate) enum End {
     DeviceRemoved,
     /// Given up on this side without waiting, or the HCA's driver is gone.
     Closed,
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slot").field("handle", &self.handle).finish_non_exhaustive()
+    }
 }
 
 impl End {

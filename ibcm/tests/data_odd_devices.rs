@@ -3,11 +3,13 @@
 mod common;
 
 use common::odd::Odd;
+use common::own_qp::ask;
 use common::{Net, Result, SID, drop_after};
 use futures::future::join;
 use ibcm::sim::Subnet;
-use ibcm::{Access, Connection, DeviceError, Error, Hca, OpCause};
+use ibcm::{Access, Connection, DeviceError, Error, Hca, Listener, OpCause};
 use ibdev::DeviceAttr;
+use tokio::time::{Duration, Instant, sleep};
 
 /// A client on an odd device.
 async fn net(change: impl FnOnce(&mut DeviceAttr)) -> Result<(Net, Odd)> {
@@ -103,5 +105,29 @@ async fn a_device_with_short_messages_and_without_atomics_and_shared_receives() 
     let path = net.client.path_to(net.server.gid()).service_id(SID).await?;
     let recv = ibcm::Recv::buffers(1, 5001);
     assert!(Connection::connect(path).recv(recv).await.is_err());
+    net.quiet().await
+}
+
+/// The first message stands for a lost RTU also where the device does not tell of a first packet.
+#[tokio::test(start_paused = true)]
+async fn a_message_stands_for_a_lost_rtu() -> Result {
+    let (net, odd) = net(|_| {}).await?;
+    odd.tell_no_first_packets();
+    let listener = Listener::bind(SID).device(&net.client).await?;
+    let path = net.server.path_to(net.client.gid()).service_id(SID).await?;
+    let accepting = async { Ok(listener.accept().await?.accept().await?) };
+    let connecting = async {
+        let (qp, reply) = ask(&net.server, &path).await?;
+        net.net.faults().loss(1.0);
+        let session = reply.ready().await?;
+        sleep(Duration::from_millis(1)).await;
+        net.net.faults().clear();
+        qp.post_send(net.server.alloc(64).await?)?;
+        Result::Ok((qp, session, Instant::now()))
+    };
+    let ((qp, session, at), conn) = tokio::try_join!(connecting, accepting)?;
+    assert!(at.elapsed() < Duration::from_millis(50), "{:?}", at.elapsed());
+    assert_eq!(conn.recv().await?.ok_or("closed")?.len(), 64);
+    drop((conn, session, qp, listener, path));
     net.quiet().await
 }

@@ -9,7 +9,7 @@ use common::{Net, Result, SID};
 use futures::{FutureExt, StreamExt};
 use ibcm::sim::Subnet;
 use ibcm::{Connection, ConnectionEvent, Gid, Hca, HcaEvent, Listener, PortState, QueryError};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 #[tokio::test(start_paused = true)]
 async fn a_port_goes_down_and_up() -> Result {
@@ -158,5 +158,19 @@ async fn each_counter_has_one_name() -> Result {
     let of_listener: u64 = listener.stats().named().map(|(_, value)| value).sum();
     assert_eq!(of_listener, 2, "received and accepted");
     drop((client, server, listener));
+    net.quiet().await
+}
+
+/// Events of a connection end with it, and not with its TimeWait.
+#[tokio::test(start_paused = true)]
+async fn events_end_with_their_connection() -> Result {
+    let net = Net::new(7).await?;
+    let (client, server) = net.pair().await?;
+    let (mut ours, mut theirs) = (client.events(), server.events());
+    client.disconnect().await;
+    let none = async { (ours.next().await, theirs.next().await) };
+    assert_eq!(timeout(Duration::from_secs(60), none).await?, (None, None));
+    assert_eq!(net.client.wait_idle().now_or_never(), None, "TimeWait goes on");
+    drop((client, server));
     net.quiet().await
 }

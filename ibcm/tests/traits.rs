@@ -1,11 +1,14 @@
 //! What all public types are: Send, Sync, Debug; what their futures are: Send, also while they are awaited.
 
+mod common;
+
 use std::error::Error;
 use std::fmt::{Debug, Display};
 use std::hash::Hash;
 
+use common::{Net, SID};
 use futures::Stream;
-use ibcm::{handshake, sa, sidr, sim, ud, verbs};
+use ibcm::{Access, Connection, handshake, sa, sidr, sim, ud, verbs};
 
 fn thing<T: Send + Sync + Debug + 'static>() {}
 fn handle<T: Clone + Send + Sync + Debug + 'static>() {}
@@ -30,7 +33,7 @@ fn public_types_are_what_programs_want_of_them() {
     all!(handle: ibcm::Hca, ibcm::Port, ibcm::Path, ibcm::ServicePath, ibcm::BufPool, ibcm::Domain);
     all!(handle: ibcm::SharedRecv, ibcm::SendHalf, ibcm::Retry, ibcm::Recv, ibcm::DeviceSpec, ibcm::Reject);
     all!(handle: ud::Peer, sa::Client, sim::Subnet, sidr::Reply, sidr::Answer, ibcm::Config);
-    all!(thing: ibcm::Listener, ibcm::IncomingRequest, ibcm::Connection, ibcm::RecvHalf, ibcm::ByteStream);
+    all!(thing: ibcm::Listener, ibcm::IncomingRequest, Connection, ibcm::RecvHalf, ibcm::ByteStream);
     all!(thing: ibcm::Message, ibcm::Buf, ibcm::Posted<ibcm::Buf>, ibcm::HcaEvents, ibcm::ConnectionEvents);
     all!(thing: ibcm::Region, ibcm::Attempt, ibcm::Rejection, ibcm::Stats, ibcm::Closed, verbs::RcQp);
     all!(thing: ud::Socket, ud::Datagram, sidr::Published, sidr::Responder, sidr::Request);
@@ -47,4 +50,48 @@ fn public_types_are_what_programs_want_of_them() {
     all!(builder: ibcm::Open, ibcm::Bind, ibcm::Accept, ibcm::Connect<92>, ibcm::Disconnect<'_>, ibcm::PathBuilder);
     all!(builder: ibcm::SendOp<'_, ibcm::Buf>, ibcm::WriteOp<'_>, ibcm::ReadOp<'_>, ibcm::AtomicOp<'_>);
     all!(builder: ibcm::Post<'_, ()>, ud::Open, ud::Send<'_, ()>, sidr::Query<216>, sa::PathQuery);
+}
+
+/// What a log shows of handles is what tells them apart, and nothing of what they stand on: that is of all connections, and holds
+/// the keys of the HCA's tables.
+#[tokio::test(start_paused = true)]
+async fn handles_are_short_in_a_log() -> common::Result {
+    let net = Net::new(1).await?;
+    let listener = net.listen().await?;
+    let path = net.client.path_to(net.server.gid()).service_id(SID).await?;
+    let builder = format!("{:?}", Connection::connect(path.clone()));
+    let dialing = tokio::spawn(Connection::connect(path.clone()));
+    let request = listener.accept().await?;
+    let asked = format!("{request:?}");
+    let accept = request.accept();
+    let accepting = format!("{accept:?}");
+    let (server, client) = (accept.await?, dialing.await??);
+    let socket = ud::Socket::open(&net.client).await?;
+    let (pool, region) = (net.client.pool(1, 64).await?, net.client.expose(64, Access::REMOTE_READ).await?);
+    let (domain, shared) = (net.client.domain().await?, net.client.shared_recv(1, 64).await?);
+    let qp = net.client.verbs().create_rc_qp().await?;
+    let posted = client.send_copy(b"hello").post().await?;
+    let message = server.recv().await?;
+    let things = [
+        format!("{:?} {:?} {listener:?}", net.client, net.client.ports()),
+        format!("{client:?}"),
+        format!("{socket:?} {path:?}"),
+        format!("{pool:?} {region:?} {domain:?} {shared:?} {qp:?}"),
+        format!("{posted:?} {message:?} {:?}", client.events()),
+        format!("{:?} {:?}", net.client.sa(), net.client.events()),
+        format!("{:?}", net.net),
+        builder,
+        accepting,
+    ];
+    for thing in &things {
+        assert!(thing.len() < 2000, "{} characters: {thing}", thing.len());
+    }
+    assert!(asked.len() < 8000, "with the REQ: {} characters: {asked}", asked.len());
+    let [_, connection, ..] = &things;
+    assert!(connection.contains(&SID.to_string()) && connection.len() < 500, "{connection}");
+    posted.await?;
+    let (send, recv) = client.into_split();
+    let halves = format!("{send:?} {recv:?}");
+    assert!(halves.len() < 1000, "{halves}");
+    Ok(())
 }

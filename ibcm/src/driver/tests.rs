@@ -12,9 +12,11 @@ use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 
 use super::*;
+use crate::hca::Hca;
 use crate::port::first_gid;
 use crate::proto::{Config, ConnHandle, Connect, Endpoint, LocalCa, Path, State};
 use crate::sync::lock;
+use crate::ud;
 
 /// What is between a test and an agent.
 #[derive(Debug, Default)]
@@ -200,4 +202,30 @@ async fn a_port_that_is_down_sends_nothing() {
     rig.connect(1);
     rig.run();
     assert_eq!(rig.sent(1), 1);
+}
+
+/// An HCA that closes first sends what waits for a port's window, such as its last DREPs.
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_the_window_goes_out_before_the_end() {
+    let mut rig = Rig::new().await;
+    rig.connect(1);
+    rig.run();
+    rig.shared.engine().phase = Phase::Closing;
+    rig.run();
+    rig.give_room(1, 1);
+    assert!(rig.poll().is_ready());
+    assert_eq!(rig.sent(1), 1);
+}
+
+/// Of a datagram socket nothing else tells: receives that are posted do not complete then.
+#[tokio::test(start_paused = true)]
+async fn a_socket_whose_queue_pair_fails_by_itself_says_so() {
+    let rig = Rig::new().await;
+    let hca = Hca::from_shared(Arc::clone(&rig.shared));
+    let (one, other) = (ud::Socket::open(&hca).await.unwrap(), ud::Socket::open(&hca).await.unwrap());
+    rig.driver.qp_error(one.qpn(), Status::LOC_QP_OP_ERR);
+    let second = std::time::Duration::from_secs(1);
+    let ended = tokio::time::timeout(second, one.recv()).await.expect("it has ended");
+    assert!(matches!(ended, Err(RecvError::Broken(Status::LOC_QP_OP_ERR))), "{ended:?}");
+    assert!(tokio::time::timeout(second, other.recv()).await.is_err(), "it goes on");
 }

@@ -1,6 +1,7 @@
 //! A connection, whoever has its queue pair.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,13 +52,25 @@ pub(crate) struct Parts {
 /// keepalive for a queue pair that is not the SDK's. Let an idle queue pair ask from time to time by an RDMA write of no
 /// length ([`RcQp::post_probe`](crate::verbs::RcQp::post_probe) is one). When its completion fails the peer is gone, or has
 /// ended: [`disconnect`](Self::disconnect), which is over within its deadline, answered or not.
-#[derive(Debug)]
 #[must_use = "dropped, it disconnects"]
 pub struct Session {
     shared: Arc<Shared>,
     slot: Arc<Slot>,
     parts: Parts,
     on_drop: OnDrop,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Parts { role, transport, peer, service_id, private_data: _ } = &self.parts;
+        f.debug_struct("Session")
+            .field("hca", &self.shared.name)
+            .field("role", role)
+            .field("transport", transport)
+            .field("peer", peer)
+            .field("service_id", service_id)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Session {

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -16,7 +17,7 @@ use ibdev::{
 use ibwire::{Gid, Lid, PKey, Qpn};
 
 /// Another device with other attributes, whose slow calls take 10 ms, whose allocations and attachments to groups fail as often
-/// as they are told to, and whose queue pairs do not tell when they have heard their peers.
+/// as they are told to, and whose queue pairs do not tell when they have heard their peers, nor of first packets if so told.
 #[derive(Debug, Clone)]
 pub struct Odd(Arc<Parts>);
 
@@ -30,6 +31,8 @@ struct Parts {
     refused: Mutex<u32>,
     /// Where queue pairs are attached.
     attached: Mutex<Vec<(Gid, Lid)>>,
+    /// First packets are not told of.
+    quiet: AtomicBool,
 }
 
 impl Odd {
@@ -42,6 +45,7 @@ impl Odd {
             outcomes: Mutex::default(),
             refused: Mutex::default(),
             attached: Mutex::default(),
+            quiet: AtomicBool::new(false),
         }))
     }
 
@@ -57,6 +61,11 @@ impl Odd {
     /// The next attachments to groups fail.
     pub fn refuse_groups(&self, count: u32) {
         *self.0.refused.lock().expect("no panic") = count;
+    }
+
+    /// First packets are not told of from here on.
+    pub fn tell_no_first_packets(&self) {
+        self.0.quiet.store(true, Ordering::Relaxed);
     }
 
     /// The groups that queue pairs are attached to.
@@ -95,7 +104,12 @@ impl Device for Odd {
     }
 
     fn poll_event(&self, cx: &mut Context<'_>) -> Poll<DeviceEvent> {
-        self.0.device.poll_event(cx)
+        loop {
+            match self.0.device.poll_event(cx) {
+                Poll::Ready(DeviceEvent::CommEstablished(_)) if self.0.quiet.load(Ordering::Relaxed) => {}
+                event => return event,
+            }
+        }
     }
 
     async fn create_cq(&self, capacity: u32) -> Result<Arc<dyn CompletionQueue>, DeviceError> {

@@ -60,6 +60,25 @@ impl<R: Record> Table<R> {
     }
 }
 
+/// What came, whether it is all or not.
+impl<R> IntoIterator for Table<R> {
+    type Item = R;
+    type IntoIter = std::vec::IntoIter<R>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.records.into_iter()
+    }
+}
+
+impl<'a, R> IntoIterator for &'a Table<R> {
+    type Item = &'a R;
+    type IntoIter = std::slice::Iter<'a, R>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.records.iter()
+    }
+}
+
 impl<R> Deref for Table<R> {
     type Target = [R];
 

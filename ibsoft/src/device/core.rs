@@ -94,7 +94,6 @@ impl Drop for Unsent<'_> {
 const ROUNDS: usize = 4;
 
 /// An HCA. Its handles hold it by `Arc`, what drives it by `Weak`.
-#[derive(Debug)]
 pub(crate) struct Core {
     pub(super) attr: DeviceAttr,
     state: Mutex<State>,
@@ -102,6 +101,12 @@ pub(crate) struct Core {
     behind: AtomicBool,
     intake: Option<Arc<dyn Intake>>,
     probes: Mutex<Vec<Weak<dyn Probe>>>,
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Core").field(&self.attr.name).finish()
+    }
 }
 
 /// What the mutex guards. It is never held across an await; wakers are called, and buffers go home, after it.

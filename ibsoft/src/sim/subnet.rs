@@ -1,6 +1,7 @@
 //! A subnet in the hands of its user.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::io;
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -30,8 +31,13 @@ use crate::device::SoftDevice;
 #[derive(Debug, Clone)]
 pub struct Subnet(pub(super) Arc<Inner>);
 
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner").field("seed", &self.seed).finish_non_exhaustive()
+    }
+}
+
 /// What the handles of a subnet share.
-#[derive(Debug)]
 pub(super) struct Inner {
     seed: u64,
     pub wires: Arc<Wires>,

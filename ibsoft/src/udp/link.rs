@@ -99,7 +99,7 @@ pub(super) enum Rest {
 }
 
 /// How many bytes leave the engine before they are sent.
-const OUTBOX_BYTES: usize = 256 << 10;
+pub(super) const OUTBOX_BYTES: usize = 256 << 10;
 
 /// Rounds in which one task sends what others have put into the outbox meanwhile; then it is the I/O task's turn.
 const ROUNDS: usize = 16;

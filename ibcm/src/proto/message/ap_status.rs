@@ -1,68 +1,43 @@
 //! What an APR says: its status, and what goes with that.
 
-use std::fmt;
-
 use ibwire::mad::ClassPortInfo;
 use ibwire::{FlowLabel, Gid, Lid, Rate, ServiceLevel};
 
 use super::Ari;
+use super::code::status;
 use super::number::{u24, u24_bytes};
 
-/// The status of an APR (spec/cm.md 2.15). Codes that are not assigned are kept.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ApStatus(pub u8);
-
-macro_rules! statuses {
-    ($($(#[$doc:meta])* $name:ident = $code:literal, $text:literal;)*) => {
-        impl ApStatus {
-            $($(#[$doc])* pub const $name: Self = Self($code);)*
-        }
-
-        impl fmt::Display for ApStatus {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                match self.0 {
-                    $($code => write!(f, "{} ({})", $text, $code),)*
-                    other => write!(f, "AP status {other}"),
-                }
-            }
-        }
-    };
-}
-
-statuses! {
-    /// The alternate path is loaded.
-    LOADED = 0, "alternate path loaded";
-    /// There is no such connection.
-    INVALID_COMM_ID = 1, "invalid communication ID";
-    /// The peer cannot migrate paths.
-    UNSUPPORTED = 2, "alternate paths not supported";
-    /// The CM or the application refused.
-    REJECTED = 3, "alternate path rejected";
-    /// Another port or CM has to be asked.
-    REDIRECT = 4, "redirected";
-    /// The path is the one in use.
-    CURRENT_PATH = 5, "the path is the current one";
-    /// The QP is not that of the connection.
-    WRONG_QPN = 6, "queue pair of another connection";
-    /// The peer's LID of the path is not one of its own.
-    REMOTE_LID = 7, "remote LID rejected";
-    /// The peer's GID of the path is not one of its own.
-    REMOTE_GID = 8, "remote GID rejected";
-    /// The flow label is unusable.
-    FLOW_LABEL = 9, "flow label rejected";
-    /// The traffic class is unusable.
-    TRAFFIC_CLASS = 10, "traffic class rejected";
-    /// The hop limit is unusable.
-    HOP_LIMIT = 11, "hop limit rejected";
-    /// The packet rate is unusable.
-    PACKET_RATE = 12, "packet rate rejected";
-    /// The service level is unusable.
-    SERVICE_LEVEL = 13, "service level rejected";
-}
-
-impl fmt::Debug for ApStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ApStatus({self})")
+status! {
+    /// The status of an APR (spec/cm.md 2.15). Codes that are not assigned are kept.
+    ApStatus, "AP status" {
+        /// The alternate path is loaded.
+        LOADED = 0, "alternate path loaded";
+        /// There is no such connection.
+        INVALID_COMM_ID = 1, "invalid communication ID";
+        /// The peer cannot migrate paths.
+        UNSUPPORTED = 2, "alternate paths not supported";
+        /// The CM or the application refused.
+        REJECTED = 3, "alternate path rejected";
+        /// Another port or CM has to be asked.
+        REDIRECT = 4, "redirected";
+        /// The path is the one in use.
+        CURRENT_PATH = 5, "the path is the current one";
+        /// The QP is not that of the connection.
+        WRONG_QPN = 6, "queue pair of another connection";
+        /// The peer's LID of the path is not one of its own.
+        REMOTE_LID = 7, "remote LID rejected";
+        /// The peer's GID of the path is not one of its own.
+        REMOTE_GID = 8, "remote GID rejected";
+        /// The flow label is unusable.
+        FLOW_LABEL = 9, "flow label rejected";
+        /// The traffic class is unusable.
+        TRAFFIC_CLASS = 10, "traffic class rejected";
+        /// The hop limit is unusable.
+        HOP_LIMIT = 11, "hop limit rejected";
+        /// The packet rate is unusable.
+        PACKET_RATE = 12, "packet rate rejected";
+        /// The service level is unusable.
+        SERVICE_LEVEL = 13, "service level rejected";
     }
 }
 

@@ -2,6 +2,36 @@
 
 use std::fmt;
 
+/// Declares the status of an answer, one byte. Codes that are not assigned are kept.
+macro_rules! status {
+    ($(#[$meta:meta])* $name:ident, $what:literal { $($(#[$doc:meta])* $value:ident = $code:literal, $text:literal;)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub u8);
+
+        impl $name {
+            $($(#[$doc])* pub const $value: Self = Self($code);)*
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                match self.0 {
+                    $($code => write!(f, "{} ({})", $text, $code),)*
+                    other => write!(f, "{} {other}", $what),
+                }
+            }
+        }
+
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "{}({self})", stringify!($name))
+            }
+        }
+    };
+}
+
+pub(super) use status;
+
 /// The transport that a REQ asks for: transport service type and its extension (spec/cm.md 2.13).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct TransportService {
@@ -130,13 +160,19 @@ impl FailoverAccepted {
     }
 }
 
-impl fmt::Debug for FailoverAccepted {
+impl fmt::Display for FailoverAccepted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
-            0 => "FailoverAccepted(accepted)",
-            1 => "FailoverAccepted(unsupported)",
-            2 => "FailoverAccepted(rejected)",
-            _ => "FailoverAccepted(reserved)",
+            0 => "accepted",
+            1 => "unsupported",
+            2 => "rejected",
+            _ => "reserved",
         })
+    }
+}
+
+impl fmt::Debug for FailoverAccepted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FailoverAccepted({self})")
     }
 }

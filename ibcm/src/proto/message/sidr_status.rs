@@ -1,50 +1,25 @@
 //! What a SIDR_REP says: its status, and what goes with that.
 
-use std::fmt;
-
 use ibwire::mad::ClassPortInfo;
 
 use super::Ari;
+use super::code::status;
 
-/// The status of a SIDR_REP (spec/cm.md 2.15). Codes that are not assigned are kept.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SidrStatus(pub u8);
-
-macro_rules! statuses {
-    ($($(#[$doc:meta])* $name:ident = $code:literal, $text:literal;)*) => {
-        impl SidrStatus {
-            $($(#[$doc])* pub const $name: Self = Self($code);)*
-        }
-
-        impl fmt::Display for SidrStatus {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                match self.0 {
-                    $($code => write!(f, "{} ({})", $text, $code),)*
-                    other => write!(f, "SIDR status {other}"),
-                }
-            }
-        }
-    };
-}
-
-statuses! {
-    /// Queue pair number and Q_Key are valid.
-    VALID = 0, "resolved";
-    /// Nobody serves this service ID.
-    UNSUPPORTED_SERVICE = 1, "service ID not supported";
-    /// The service provider refused.
-    REJECTED = 2, "rejected by the service provider";
-    /// The service has no queue pair.
-    NO_QP = 3, "no queue pair available";
-    /// Another port or CM has to be asked.
-    REDIRECT = 4, "redirected";
-    /// The class version of the request is not supported.
-    UNSUPPORTED_VERSION = 5, "class version not supported";
-}
-
-impl fmt::Debug for SidrStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SidrStatus({self})")
+status! {
+    /// The status of a SIDR_REP (spec/cm.md 2.15). Codes that are not assigned are kept.
+    SidrStatus, "SIDR status" {
+        /// Queue pair number and Q_Key are valid.
+        VALID = 0, "resolved";
+        /// Nobody serves this service ID.
+        UNSUPPORTED_SERVICE = 1, "service ID not supported";
+        /// The service provider refused.
+        REJECTED = 2, "rejected by the service provider";
+        /// The service has no queue pair.
+        NO_QP = 3, "no queue pair available";
+        /// Another port or CM has to be asked.
+        REDIRECT = 4, "redirected";
+        /// The class version of the request is not supported.
+        UNSUPPORTED_VERSION = 5, "class version not supported";
     }
 }
 

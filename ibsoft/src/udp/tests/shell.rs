@@ -7,8 +7,10 @@ use std::sync::{Mutex, Weak};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use ibdev::qp::{Init, QpSpec, QpType, Transition};
 use ibdev::{
-    AddressVector, AgentSpec, Device, DeviceEvent, GlobalRoute, MAD_LEN, MadAddr, MadAgent, OutgoingMad,
+    Access, AddressVector, AgentSpec, Buf, DatagramDest, Device, DeviceEvent, GlobalRoute, MAD_LEN, MadAddr,
+    MadAgent, OutgoingMad, SendOp, SendWr,
 };
 use ibwire::mad::{Method, MgmtClass};
 
@@ -118,6 +120,45 @@ async fn a_full_socket_delays_packets() {
     let peer = tokio::net::UdpSocket::from_std(peer).unwrap();
     arrive(&peer, 0..260).await;
     drop(rest.await.unwrap());
+}
+
+/// While a socket is full the link holds so much and no more; the rest stays with its queue pair, whose sends complete when they
+/// have left.
+#[tokio::test]
+async fn a_full_socket_holds_back_queue_pairs() {
+    const SENDS: usize = 1000;
+    let peer = peer(62);
+    let (device, sockets) = device(62);
+    let (domain, qkey) = (device.domain(), ibwire::QKey(7));
+    let cq = device.create_cq(SENDS as u32).await.unwrap();
+    let qp = domain.create_qp(QpSpec::new(QpType::Ud, &cq, SENDS as u32, 1)).await.unwrap();
+    let init = Init { port: 1, pkey_index: 0, access: Access::empty(), qkey };
+    for step in [init.into(), Transition::DatagramRtr, Transition::DatagramRts { sq_psn: Psn::default() }] {
+        qp.modify(step).await.unwrap();
+    }
+    let ah = domain.create_ah(mads(62, 0..1)[0].to.av).await.unwrap();
+    let to = DatagramDest { ah, qpn: Qpn::truncate(0x100), qkey };
+    let datagram = |id| {
+        let op = SendOp::Datagram { to: to.clone(), imm: None };
+        SendWr::new(id as u64, op, Buf::unregistered(1024))
+    };
+    refuse(&sockets, Some(full));
+    let mut work = (0..SENDS).map(datagram).collect();
+    qp.post_send(&mut work).unwrap();
+    let mut completed = Vec::new();
+    let left = cq.poll(&mut completed, SENDS);
+    assert!(left > 0 && left * 1024 <= link::OUTBOX_BYTES + (64 << 10), "{left} have left");
+    tokio::task::yield_now().await;
+    assert_eq!(cq.poll(&mut completed, SENDS), 0, "without room nothing more");
+    has_room(&sockets, &peer);
+    let all = async {
+        while completed.len() < SENDS {
+            poll_fn(|cx| cq.poll_notified(cx)).await;
+            cq.poll(&mut completed, SENDS);
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), all).await.expect("within 10 s");
+    assert!(completed.iter().all(|completion| completion.status.is_ok()));
 }
 
 /// What was sent before the last handle is dropped goes out, though the socket is full at that moment.
