@@ -130,7 +130,7 @@ async fn a_full_socket_holds_back_queue_pairs() {
     let peer = peer(62);
     let (device, sockets) = device(62);
     let (domain, qkey) = (device.domain(), ibwire::QKey(7));
-    let cq = device.create_cq(SENDS as u32).await.unwrap();
+    let cq = device.create_cq(SENDS as u32 + 1).await.unwrap();
     let qp = domain.create_qp(QpSpec::new(QpType::Ud, &cq, SENDS as u32, 1)).await.unwrap();
     let init = Init { port: 1, pkey_index: 0, access: Access::empty(), qkey };
     for step in [init.into(), Transition::DatagramRtr, Transition::DatagramRts { sq_psn: Psn::default() }] {
