@@ -1,5 +1,5 @@
 //! Our subnet manager and OpenSM on the same subnets, those that ibsim ships and larger ones: every record of both, field by
-//! field. [`FREE`] lists what may differ and why; all else is the same: LIDs, routes, trees, paths, tables.
+//! field. [`FREE`] lists what may differ, why, and how; all else is the same: LIDs, routes, trees, paths, tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -22,34 +22,55 @@ use tests::ibsim::{Fabric, manager};
 use crate::records::trusted;
 use crate::{Outcome, PATIENCE, client};
 
-/// What may differ: a record, its field, and the reason.
-const FREE: &[(&str, &str, &str)] = &[
-    ("SMInfoRecord", "act_count", "it counts as time goes by"),
-    (
-        "PortInfoRecord",
-        "capability_mask",
-        "that of the manager's port: OpenSM's library tells ibsim to set IsSM",
-    ),
-    (
-        "PortInfoRecord",
-        "local_port_num",
-        "the port by which OpenSM's question came in; ours says which port it is",
-    ),
-    (
-        "PortInfoRecord",
-        "subnet_timeout",
-        "ibsim's ports keep their own whatever is written; ours says what it wrote",
-    ),
-    (
-        "LFTRecord",
-        "ports",
-        "with an LMC above 0, if several ways are as short: which of them each further LID of a port takes; as long they are",
-    ),
-    ("MFTRecord", SENDERS_TREE, "OpenSM sends a group's packets to those, too, that only send to it"),
+/// A field that may differ, and what it then is.
+struct Free {
+    record: &'static str,
+    field: &'static str,
+    /// Whether this difference is the one that is meant.
+    is: fn(&Unlike<'_>) -> bool,
+}
+
+/// What may differ.
+const FREE: &[Free] = &[
+    // It counts as time goes by.
+    Free { record: "SMInfoRecord", field: "act_count", is: |_| true },
+    // OpenSM's library tells ibsim to set IsSM on the manager's port.
+    Free {
+        record: "PortInfoRecord",
+        field: "capability_mask",
+        is: |it| it.lid() == it.subnet.manager && flags(it.theirs) == &flags(it.ours) | &flags("SM"),
+    },
+    // A switch says by which port the question came in, and OpenSM passes that on; ours says which port the record is of.
+    Free {
+        record: "PortInfoRecord",
+        field: "local_port_num",
+        is: |it| it.ours == it.port().to_string() && it.subnet.entered(it.lid()) == Some(it.theirs),
+    },
+    // ibsim's end ports keep their own whatever is written; ours says what it wrote.
+    Free {
+        record: "PortInfoRecord",
+        field: "subnet_timeout",
+        is: |it| {
+            let is_end = it.port() == 0 || !it.subnet.is_switch(it.lid());
+            is_end && (code(it.ours), code(it.theirs)) == (WRITTEN_TIMEOUT, KEPT_TIMEOUT)
+        },
+    },
+    // With an LMC above 0: which of several ways that are as short each further LID of a port takes. That they are as short
+    // is looked at for all.
+    Free { record: "LFTRecord", field: "ports", is: |it| !it.subnet.routes.bases.contains(&it.index()) },
+    // OpenSM sends a group's packets to those, too, that only send to it.
+    Free {
+        record: "MFTRecord",
+        field: "port_masks",
+        is: |it| it.index() == SENDERS_TREE && has_all(it.theirs, it.ours),
+    },
 ];
 
-/// The tree of the last of [`GROUPS`], which has a member that only sends.
-const SENDERS_TREE: &str = "port_masks[3]";
+const WRITTEN_TIMEOUT: &str = "18";
+const KEPT_TIMEOUT: &str = "31";
+
+/// Which of the trees is that of the last of [`GROUPS`], which has a member that only sends.
+const SENDERS_TREE: u16 = 3;
 
 /// Groups and their Q_Keys: the one that OpenSM makes by itself; one of all ports; one of the first and the last; one with a
 /// sender.
@@ -121,22 +142,111 @@ fn differences(ours: &Records, theirs: &Records, lmc: u8) -> Vec<String> {
             found.push(format!("hops from LID {switch} to {lid}: {ways:?}"));
         }
     }
+    let manager = ours.iter().find(|(key, _)| key.starts_with("SMInfoRecord"));
+    let manager = manager.and_then(|(_, fields)| number(value(fields, "lid")?)).unwrap_or_default();
+    let subnet = Subnet { manager, routes: a, theirs };
     for key in keys {
-        let is_free = |field: &str| {
-            let field = if lmc > 0 && field.starts_with("ports[") { "ports" } else { field };
-            FREE.iter().any(|(record, free, _)| key.starts_with(record) && field == *free)
-        };
         match (ours.get(key), theirs.get(key)) {
             // OpenSM looks for a switch's links at its LID without the low bits, as if it had several.
             (Some(_), Some(b)) if lmc > 0 && key.starts_with("LinkRecord") && b[0].0 == "status" => {}
             (Some(a), Some(b)) if a.len() == b.len() => {
-                let unlike = a.iter().zip(b).filter(|(a, b)| a != b && !is_free(&a.0));
-                found.extend(unlike.map(|((name, a), (_, b))| format!("{key}: {name} is {a}, OpenSM's {b}")));
+                for ((field, ours), (_, theirs)) in a.iter().zip(b).filter(|(a, b)| a != b) {
+                    let unlike = Unlike { key, field, ours, theirs, subnet: &subnet };
+                    if !unlike.is_free() {
+                        found.push(format!("{key}: {field} is {ours}, OpenSM's {theirs}"));
+                    }
+                }
             }
             (a, b) => found.push(format!("{key}: {a:?}, OpenSM's {b:?}")),
         }
     }
     found
+}
+
+/// What it depends on whether a difference is free.
+struct Subnet<'a> {
+    /// The LID of the manager's port.
+    manager: u16,
+    routes: Routes,
+    theirs: &'a Records,
+}
+
+impl Subnet<'_> {
+    fn is_switch(&self, lid: u16) -> bool {
+        self.routes.ports.keys().any(|(switch, _)| *switch == lid)
+    }
+
+    /// By which port OpenSM's questions reach a switch: the one that it says of all of them, if it is on a shortest way.
+    fn entered(&self, lid: u16) -> Option<&str> {
+        let own = self.theirs.get(&format!("PortInfoRecord of LID {lid} port 0"))?;
+        let port = value(own, "local_port_num")?;
+        let peer = *self.routes.links.get(&(lid, port.parse().ok()?))?;
+        let hops = |from| self.routes.hops(from, self.manager);
+        (peer == self.manager || hops(peer)? < hops(lid)?).then_some(port)
+    }
+}
+
+/// What stands in a field.
+fn value<'a>(fields: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    Some(&fields.iter().find(|(known, _)| known == name)?.1)
+}
+
+/// A number as records show it.
+fn number(text: &str) -> Option<u16> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u16::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+/// The number of a time, behind which the time stands.
+fn code(text: &str) -> &str {
+    text.split(' ').next().unwrap_or_default()
+}
+
+/// A field that is not the same.
+struct Unlike<'a> {
+    key: &'a str,
+    field: &'a str,
+    ours: &'a str,
+    theirs: &'a str,
+    subnet: &'a Subnet<'a>,
+}
+
+impl Unlike<'_> {
+    fn is_free(&self) -> bool {
+        let field = self.field.split('[').next();
+        let is_named = |free: &&Free| self.key.starts_with(free.record) && field == Some(free.field);
+        FREE.iter().find(is_named).is_some_and(|free| (free.is)(self))
+    }
+
+    /// The number behind a word in what was asked for.
+    fn number(&self, word: &str) -> Option<u16> {
+        self.key.split_once(word)?.1.split_whitespace().next()?.parse().ok()
+    }
+
+    fn lid(&self) -> u16 {
+        self.number("of LID ").unwrap_or_default()
+    }
+
+    fn port(&self) -> u16 {
+        self.number("port ").unwrap_or_default()
+    }
+
+    /// Of a field that is one of many.
+    fn index(&self) -> u16 {
+        let index = self.field.split_once('[').and_then(|(_, index)| index.strip_suffix(']')?.parse().ok());
+        index.unwrap_or(u16::MAX)
+    }
+}
+
+/// Whether one mask of ports has all that another one has.
+fn has_all(mask: &str, of: &str) -> bool {
+    number(mask).zip(number(of)).is_some_and(|(mask, of)| mask & of == of)
+}
+
+fn flags(text: &str) -> BTreeSet<&str> {
+    text.split(" | ").collect()
 }
 
 /// Where packets go by the records.
@@ -153,12 +263,7 @@ impl Routes {
     fn of(records: &Records) -> Self {
         let (mut ports, mut links, mut bases) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
         for (key, fields) in records {
-            let number = |text: &str| match text.strip_prefix("0x") {
-                Some(digits) => u16::from_str_radix(digits, 16).ok(),
-                None => text.parse().ok(),
-            };
-            let field =
-                |name: &str| fields.iter().find(|field| field.0 == name).and_then(|field| number(&field.1));
+            let field = |name: &str| number(value(fields, name)?);
             if key.starts_with("NodeRecord") {
                 bases.extend(field("lid"));
             }

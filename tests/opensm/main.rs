@@ -83,7 +83,9 @@ fn main() -> ExitCode {
         both(Net::Made("ring", nets::ring), "Hca2", 0),
         both(Net::Made("ring", nets::ring), "Hca2", 2),
     ];
-    let trials = trials.into_iter().map(|trial| trial.with_ignored_flag(left_out)).collect();
+    let names: Vec<String> = trials.iter().map(|trial| trial.name().to_owned()).collect();
+    let all = Trial::test("every_file_that_ibsim_ships_is_a_case", move || each_file_is_a_case(&names));
+    let trials = trials.into_iter().chain([all]).map(|trial| trial.with_ignored_flag(left_out)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     // What is static is never dropped.
     if let Some(Ok(fabric)) = FABRIC.get() {
@@ -146,6 +148,18 @@ fn both(net: Net, from: &'static str, lmc: u8) -> Trial {
         let same = crosscheck::same(&folder, &file, from, lmc);
         runtime.block_on(async { tokio::time::timeout(LIMIT, same).await? })
     })
+}
+
+/// Whoever packs another subnet with ibsim gets a case for it.
+fn each_file_is_a_case(cases: &[String]) -> Outcome {
+    for file in fs::read_dir(EXAMPLES)? {
+        let name = file?.file_name().to_string_lossy().into_owned();
+        let case = format!("_of_{name}_with_lmc_");
+        if name != "examples.README" && !cases.iter().any(|known| known.contains(&case)) {
+            return Err(format!("{name} of {EXAMPLES} is no case").into());
+        }
+    }
+    Ok(())
 }
 
 async fn client(fabric: &Fabric, node: &str) -> Result<Client, Failed> {
