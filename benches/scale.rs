@@ -61,8 +61,10 @@ fn replace_and_ask(
     for (thing, act, mads) in acts {
         let mut cases: Vec<_> =
             pairs.iter_mut().map(|(name, pair)| Case::new(name.clone(), |count| act(pair, count))).collect();
-        cases.retain(|case| options.selects(case.name()));
-        println!("{}", table(thing, &side_by_side(sampling, cases), mads));
+        cases.retain(|case| options.selects(&format!("{thing}: {}", case.name())));
+        if !cases.is_empty() {
+            println!("{}", table(thing, &side_by_side(sampling, cases), mads));
+        }
     }
     pairs.iter_mut().for_each(|(_, pair)| pair.check());
 }

@@ -8,6 +8,7 @@ mod passive;
 mod peer;
 mod state;
 
+use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -146,7 +147,7 @@ impl Connection {
 
     /// Something soon happens to it: the two lines that each message needs come into the caches.
     pub(super) fn touch(&self) {
-        std::hint::black_box((self.local_id, self.state));
+        black_box((self.local_id, self.state));
     }
 
     pub(super) fn handle(&self) -> ConnHandle {
@@ -374,8 +375,13 @@ impl Connection {
     /// The timer has run out; [`Connection::handle_timer`] follows soon.
     pub(super) fn stop_timer(&mut self, core: &mut Core) {
         core.timers.stop(&mut self.timer);
+    }
+
+    /// If its TimeWait is over: its names soon go, and its slot is the first to be filled again, with all lines of it.
+    pub(super) fn touch_end(&self, core: &Core) {
         if self.state == State::TimeWait {
             core.ids.touch(self.local_id, self.local_qpn, self.remote_keys);
+            black_box((self.tid, self.terms, self.answer_to.port(), self.answer_within));
         }
     }
 

@@ -306,6 +306,9 @@ impl Endpoint {
                 break;
             }
             for &slot in &due[..count] {
+                self.conns[slot].touch_end(&self.core);
+            }
+            for &slot in &due[..count] {
                 self.on(slot, |conn, core| conn.handle_timer(core, now));
             }
         }
@@ -452,7 +455,7 @@ impl Endpoint {
 }
 
 /// Of so many connections whose timers are due the names are looked up at the same time.
-const DUE_AT_ONCE: usize = 8;
+const DUE_AT_ONCE: usize = 16;
 
 /// QPs 0 and 1 are management, and the last number stands for multicast.
 fn check_qpn(qpn: Qpn) -> Result<(), Invalid> {
