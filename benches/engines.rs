@@ -210,8 +210,8 @@ impl Pair {
     pub fn replace(&mut self, mut count: u64) {
         while count > 0 {
             let wave = count.min(self.in_flight);
-            for _ in 0..wave {
-                self.end_one();
+            for conn in self.draw_conns(wave) {
+                self.end(conn);
             }
             self.wave(wave);
             count -= wave;
@@ -260,10 +260,17 @@ impl Pair {
         Some((self.rng >> 33) as usize % kept.len())
     }
 
-    fn end_one(&mut self) {
-        let Some(place) = self.draw() else { return };
-        let Some(kept) = &mut self.kept else { return };
-        let conn = kept.swap_remove(place);
+    /// So many of those that stay, which do not any more.
+    fn draw_conns(&mut self, count: u64) -> Vec<ConnHandle> {
+        (0..count)
+            .map_while(|_| {
+                let place = self.draw()?;
+                self.kept.as_mut().map(|kept| kept.swap_remove(place))
+            })
+            .collect()
+    }
+
+    fn end(&mut self, conn: ConnHandle) {
         let endpoint = &mut self.active.endpoint;
         endpoint.disconnect(self.now, conn, Disconnect::default()).expect("an established connection");
     }
@@ -322,8 +329,8 @@ impl Pair {
     /// this pace one end draws now and then an ID that the other, whose TimeWait is longer, has still in memory; that must
     /// cost nothing.
     pub fn check(&mut self) {
-        while self.kept.as_ref().is_some_and(|kept| !kept.is_empty()) {
-            self.end_one();
+        for conn in self.kept.take().into_iter().flatten() {
+            self.end(conn);
         }
         while self.step() {}
         while let Some(due) = [&mut self.active, &mut self.passive]
