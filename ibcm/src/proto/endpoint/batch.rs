@@ -49,7 +49,8 @@ impl Endpoint {
         self.arrived = arrived;
     }
 
-    /// Has what these MADs are about brought into the caches. What the first of them changes, the others find changed:
+    /// Has what these MADs are about brought into the caches, in short loops: so many lines are waited for together as are asked for
+    /// within some hundred instructions. What the first of them changes, the others find changed:
     /// nothing is kept but what follows from the MAD alone.
     fn fetch(&self, mads: &[ReceivedMad], arrived: &mut [Arrived]) {
         for (received, arrived) in mads.iter().zip(arrived.iter_mut()) {
@@ -68,14 +69,16 @@ impl Endpoint {
                 (Err(_), None) => {}
             }
         }
-        for arrived in &*arrived {
-            if let Some(slot) = self.slot_of(arrived) {
-                self.conns[slot].touch();
-            }
+        let mut slots = [None; AT_ONCE];
+        for (slot, arrived) in slots.iter_mut().zip(&*arrived) {
+            *slot = self.slot_of(arrived);
         }
-        for (received, arrived) in mads.iter().zip(arrived) {
+        for &slot in slots.iter().flatten() {
+            self.conns[slot].touch();
+        }
+        for ((received, arrived), slot) in mads.iter().zip(arrived).zip(slots) {
             if let Ok((_, Message::Rep(rep))) = &arrived.decoded
-                && let Some(slot) = self.slot_of(arrived)
+                && let Some(slot) = slot
                 && self.conns[slot].awaits_reply()
             {
                 let transport = self.conns[slot].transport();
