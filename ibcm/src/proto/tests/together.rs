@@ -73,10 +73,11 @@ impl World {
             Event::Reply { .. } if self.chance(0.8) => {
                 _ = self.net.ep(host).ready(now, conn, PrivateData::EMPTY);
             }
-            Event::Request { .. } | Event::Reply { .. } if self.chance(0.5) => {
-                if self.net.ep(host).reject(now, conn, Reject::new(RejReason::CONSUMER)).is_ok() {
-                    self.net.hosts[host].monitor.give_up(conn, Ending::Released);
-                }
+            Event::Request { .. } | Event::Reply { .. }
+                if self.chance(0.5)
+                    && self.net.ep(host).reject(now, conn, Reject::new(RejReason::CONSUMER)).is_ok() =>
+            {
+                self.net.hosts[host].monitor.give_up(conn, Ending::Released);
             }
             _ => {}
         }
