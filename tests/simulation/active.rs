@@ -17,11 +17,15 @@ pub async fn run(world: Arc<World>, number: usize) {
         Ok(path) => connect(&world, call, path).await,
         Err(error) => {
             world.note(call.from, format_args!("call {number} finds no path: {error}"));
-            let local = matches!(
+            // The HCA at one of its ends is gone, or a port is down.
+            let can_be = matches!(
                 error,
-                QueryError::PortDown { .. } | QueryError::Closed | QueryError::Device(DeviceError::Gone)
+                QueryError::PortDown { .. }
+                    | QueryError::Closed
+                    | QueryError::Device(DeviceError::Gone)
+                    | QueryError::NoPath { .. }
             );
-            assert!(local, "call {number} finds no path: {error:?}");
+            assert!(can_be, "call {number} finds no path: {error:?}");
             (None, Attempted::NoPath(error))
         }
     };

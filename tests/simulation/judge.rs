@@ -115,6 +115,10 @@ impl Judge<'_> {
                 Attempted::Connected => outcomes.count("call: connected"),
                 Attempted::GaveUp => outcomes.count("call: given up"),
                 Attempted::NoPath(QueryError::PortDown { .. }) => outcomes.count("call: no path, port down"),
+                Attempted::NoPath(QueryError::NoPath { .. }) => {
+                    ensure!(self.was_removed(call.to), "{attempt:?}");
+                    outcomes.count("call: no path, HCA of the peer gone");
+                }
                 Attempted::NoPath(_) => {
                     let host = call.from;
                     ensure!(self.was_closed(host) || self.was_removed(host), "{attempt:?}");
