@@ -27,8 +27,8 @@ impl<P: Protocol> RawSocket<P> {
     /// Receives one datagram. Whatever waits for datagrams, each goes to one of them. Cancel safe.
     ///
     /// # Errors
-    /// [`RawError::LinkDown`] once each time the link goes down, [`RawError::Truncated`] if the socket was bound to say
-    /// so: call again. [`RawError::LinkGone`], [`RawError::Closed`]: nothing more comes.
+    /// [`RawError::LinkDown`] once each time the link goes down, [`RawError::GroupLost`] for a group of a subnet,
+    /// [`RawError::Truncated`] if the socket was bound to say so: call again. [`RawError::LinkGone`], [`RawError::Closed`]: nothing more comes.
     pub async fn recv(&self) -> Result<Datagram<P::Meta>, RawError> {
         self.core.recv().await
     }
