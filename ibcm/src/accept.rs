@@ -140,7 +140,7 @@ impl AcceptConfig {
             let attrs = *offer.attrs();
             let move_qp = async {
                 let rts = keepalive::adapt(attrs.rts, options.keepalive);
-                fresh.to_rts(attrs.init, attrs.rtr, rts, offer.parked(), &shared).await
+                fresh.into_rts(attrs.init, attrs.rtr, rts, offer.parked(), &shared).await
             };
             match before(started, deadline, move_qp).await {
                 Ok(Ok(queues)) => offer.attach(queues),

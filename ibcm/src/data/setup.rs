@@ -110,7 +110,7 @@ impl Fresh {
     }
 
     /// Moves the queue pair to RTS and posts the receives: before the peer can know that it may send.
-    pub(crate) async fn to_rts(
+    pub(crate) async fn into_rts(
         self,
         init: Init,
         rtr: Rtr,
