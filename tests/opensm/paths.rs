@@ -76,7 +76,7 @@ pub(crate) async fn between_several(sa: Client, fabric: &Fabric) -> Outcome {
         let found = found?;
         let pairs: Vec<_> = found.iter().map(|path| (path.sgid, path.dgid)).collect();
         assert_eq!(pairs, to.map(|to| (from, to)));
-        for path in found.iter() {
+        for path in &found {
             same(fabric, path)?;
             let alone: PathRecord = *sa.path(path.dgid).sgid(path.sgid).uncached().await?;
             assert_eq!(*path, alone);
