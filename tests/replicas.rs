@@ -9,6 +9,7 @@
 //!
 //! All of it passes in virtual time and by the public API. `SEED=1234 cargo test --test replicas` runs one seed,
 //! `SEEDS=10000` the first so many instead of 24.
+//! Those that failed once are run again.
 #![forbid(unsafe_code)]
 #![allow(unreachable_pub, reason = "a test has no users")]
 
@@ -25,6 +26,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use replicas::world::{Outcome, run};
 
 const SEEDS: u64 = 24;
+/// Seeds that failed once. 764: a manager that had handed over wrote again what the new one had changed.
+const FAILED_ONCE: [u64; 1] = [764];
 const SHARDS: u64 = 2;
 
 /// What `name` says in the environment.
@@ -36,9 +39,12 @@ fn number(name: &str) -> Option<u64> {
 /// Every [`SHARDS`]-th seed.
 fn shard(shard: u64) {
     let chosen = number("SEED");
-    let seeds = chosen.map_or(0..number("SEEDS").unwrap_or(SEEDS), |seed| seed..seed + 1);
+    let seeds: Vec<_> = match chosen {
+        Some(seed) => vec![seed],
+        None => (0..number("SEEDS").unwrap_or(SEEDS)).chain(FAILED_ONCE).collect(),
+    };
     let (mut all, mut failed) = (Outcome::default(), Vec::new());
-    for seed in seeds.filter(|seed| seed % SHARDS == shard) {
+    for seed in seeds.into_iter().filter(|seed| seed % SHARDS == shard) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
         // With what a subnet prints that is there when its test fails.
         let ended = catch_unwind(AssertUnwindSafe(|| runtime.expect("a runtime").block_on(run(seed))));

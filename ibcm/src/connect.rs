@@ -448,7 +448,11 @@ impl ConnectConfig {
         let data = Some((parked, queues));
         let asked = Asked::new(&shared, self.whom, connect, options.disconnect_data, data, all)?;
         let span = asked.span().clone();
-        self.shake_hands(asked, &*qp, all, started, deadline).instrument(span).await
+        let connected = self.shake_hands(asked, &*qp, all, started, deadline).instrument(span).await;
+        if let Err(ConnectError::Unreachable { .. }) = connected {
+            path.was_silent();
+        }
+        connected
     }
 
     /// From the REQ to the RTU.

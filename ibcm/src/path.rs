@@ -96,6 +96,13 @@ impl Path {
         Ok(self.port.hca().shared().engine().endpoint.connect_init(&connect)?)
     }
 
+    /// Nobody answers at its end: what the SA said of it may be of before, so the next one is asked for.
+    pub(crate) fn was_silent(&self) {
+        if matches!(self.source, PathSource::Sa | PathSource::Cache { .. }) {
+            self.port.sa().forget_paths(self.record.dgid);
+        }
+    }
+
     /// As the alternate path beside this one.
     pub(crate) fn beside(&self, primary: &Self) -> Result<proto::Path, Invalid> {
         if std::sync::Arc::ptr_eq(self.port.hca().shared(), primary.port.hca().shared()) {

@@ -8,7 +8,7 @@ use common::{Result, SID};
 use futures::{Stream, StreamExt};
 use ibcm::sa::{Group, Notice, Trap};
 use ibcm::sim::{BuildSubnet, Mishap, Subnet};
-use ibcm::{Connection, Gid, Hca, HcaEvent, Listener, PKey, PathSource, QueryError};
+use ibcm::{ConnectError, Connection, Gid, Hca, HcaEvent, Listener, PKey, PathSource, QueryError, sidr};
 use tokio::time::{Instant, sleep, timeout};
 
 /// Two switches with two links between them, and an HCA at each; a manager on the left one.
@@ -97,6 +97,27 @@ async fn a_fresh_path_is_asked_for_within_its_deadline() -> Result {
     }
     let refused = a.path_to(b.gid()).deadline(Duration::ZERO).await.expect_err("no time");
     assert_eq!(refused.to_string(), "deadline is 0ns, it must be more than zero");
+    Ok(())
+}
+
+/// What the SA said of the way to somebody who does not answer may be of before.
+#[tokio::test(start_paused = true)]
+async fn a_path_over_which_nobody_answers_is_asked_for_again() -> Result {
+    let net = two_switches().await?;
+    let (a, b) = hcas(&net).await?;
+    let (gid, second) = (b.gid(), Duration::from_secs(1));
+    net.partition(&["a"], &["b"]);
+    assert_eq!(a.path_to(gid).await?.source(), PathSource::Sa);
+    let path = a.path_to(gid).service_id(SID).await?;
+    assert!(matches!(path.source(), PathSource::Cache { .. }));
+    let silence = Connection::connect(path.clone()).deadline(second).await.expect_err("a partition");
+    assert!(matches!(silence, ConnectError::Unreachable { .. }), "{silence:?}");
+    assert_eq!(a.path_to(gid).await?.source(), PathSource::Sa);
+    let silence = sidr::query(path).deadline(second).await.expect_err("a partition");
+    assert!(matches!(silence, sidr::QueryError::Unreachable { .. }), "{silence:?}");
+    // That was a path of before, too.
+    assert_eq!(a.path_to(gid).await?.source(), PathSource::Sa);
+    assert!(matches!(a.path_to(gid).await?.source(), PathSource::Cache { .. }));
     Ok(())
 }
 

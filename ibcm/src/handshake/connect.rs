@@ -124,7 +124,11 @@ impl Config {
         let shared = path.port().hca().shared();
         let asked = Asked::new(shared, Whom::Listener, request, self.disconnect_data, None, &mut all)?;
         let span = asked.span().clone();
-        asked.reply(&mut all).instrument(span).await
+        let reply = asked.reply(&mut all).instrument(span).await;
+        if let Err(ConnectError::Unreachable { .. }) = reply {
+            path.was_silent();
+        }
+        reply
     }
 }
 

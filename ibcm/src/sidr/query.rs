@@ -197,6 +197,7 @@ impl Config {
                 })
             }
             Ok(SidrEvent::Timeout { effort, .. }) => {
+                path.was_silent();
                 Err(QueryError::Unreachable { sent: effort.sent.into(), waited: effort.waited })
             }
             Ok(_) => Err(DeviceError::Gone.into()),

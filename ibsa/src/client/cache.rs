@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::time::{Duration, Instant};
 
-use ibwire::PathRecord;
+use ibwire::{Gid, PathRecord};
 use tokio::sync::oneshot;
 
 use crate::proto::client::QueryError;
@@ -99,6 +99,11 @@ impl Cache {
     /// Those who wait for a query that is over.
     pub(super) fn answered(&mut self, key: Key, era: u64) -> Vec<oneshot::Sender<Found>> {
         self.waiting.remove(&(era, key)).unwrap_or_default()
+    }
+
+    /// What is known of the way to a GID.
+    pub(super) fn forget(&mut self, dgid: Gid) {
+        self.paths.retain(|_, (_, path)| path.dgid != dgid);
     }
 
     pub(super) fn clear(&mut self) {

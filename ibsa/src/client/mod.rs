@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ibdev::{Device, DeviceEvent};
-use ibwire::PathRecord;
 use ibwire::mad::Method;
+use ibwire::{Gid, PathRecord};
 
 use crate::proto::client::{Answer, Config, QueryError, Request, Stats};
 use crate::record::{ClassPortInfo, MultiPath, Record, Template};
@@ -89,7 +89,7 @@ impl Client {
     }
 
     /// Paths to a port of the subnet.
-    pub fn path(&self, dgid: ibwire::Gid) -> PathQuery {
+    pub fn path(&self, dgid: Gid) -> PathQuery {
         PathQuery::new(self.clone(), dgid)
     }
 
@@ -183,6 +183,12 @@ impl Client {
     pub fn cache_stats(&self) -> (u64, u64) {
         let state = self.shared.lock();
         (state.cache.hits, state.cache.misses)
+    }
+
+    /// Forgets the cached paths to a GID, so that the SA is asked again: for who finds nobody at their end. What `ibcm` finds
+    /// unreachable it forgets itself.
+    pub fn forget_paths(&self, dgid: Gid) {
+        self.shared.lock().cache.forget(dgid);
     }
 
     /// Bounds of the cache of paths.

@@ -264,6 +264,7 @@ impl Asking {
         self.over = true; // from now on the place may be another's
         if let Ok(path) = &found
             && state.cache.era == self.era
+            && !state.is_outdated(path)
         {
             state.cache.put(now(), self.key, *path);
         }

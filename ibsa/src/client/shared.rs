@@ -10,7 +10,7 @@ use ibdev::{
     AddressVector, AgentSpec, Device, DeviceError, DeviceEvent, LinkLayer, MadAddr, PortState, PortTables,
 };
 use ibwire::mad::{Method, MgmtClass};
-use ibwire::{Gid, Lid, PKey, QKey, Qpn, Rate};
+use ibwire::{Gid, Lid, PKey, PathRecord, QKey, Qpn, Rate};
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 use tokio::runtime::Handle;
@@ -48,6 +48,9 @@ pub(super) struct State {
     pub(super) rng: ChaCha8Rng,
     /// Our GID, once the port has one.
     pub(super) gid: Option<Gid>,
+    /// The port's GIDs, and the first and the last of its LIDs.
+    gids: Vec<Gid>,
+    lids: (Lid, Lid),
     /// The partition that the port has by default.
     pub(super) p_key: PKey,
     /// The port has to be read again.
@@ -110,6 +113,8 @@ impl Shared {
             services: Entries::default(),
             rng: ChaCha8Rng::from_seed(seed),
             gid: None,
+            gids: Vec::new(),
+            lids: (Lid::NONE, Lid::NONE),
             p_key: PKey::DEFAULT,
             stale: false,
             renew: false,
@@ -254,9 +259,16 @@ impl Shared {
             qkey: QKey::GSI,
             pkey_index: default.unwrap_or(0) as u16,
         });
+        let path_bits = (1 << attr.lmc.min(7)) - 1;
+        let lids = (Lid(attr.lid.0 & !path_bits), Lid(attr.lid.0 | path_bits));
         let mut state = self.lock();
         let state = &mut *state;
         let gid = gids.first().map(|entry| entry.gid);
+        if state.lids != lids {
+            state.cache.clear(); // an answer may have come between the event and this
+        }
+        state.lids = lids;
+        state.gids = gids.iter().map(|entry| entry.gid).collect();
         state.p_key =
             default.and_then(|index| pkeys.get(index)).or(pkeys.first()).copied().unwrap_or(PKey::DEFAULT);
         // Its members and services are known to the SA by the GID.
@@ -327,6 +339,13 @@ pub(super) enum Told {
 impl State {
     fn keeps_nothing(&self) -> bool {
         self.groups.is_empty() && self.services.is_empty() && !self.feeds.are_ending()
+    }
+
+    /// Whether a path begins at a LID that our port does not have: an SA may still answer from what was, while a manager
+    /// gives new LIDs.
+    pub(super) fn is_outdated(&self, path: &PathRecord) -> bool {
+        let (first, last) = self.lids;
+        self.gids.contains(&path.sgid) && !(first..=last).contains(&path.slid)
     }
 
     /// Whether something more can be kept at the SA.

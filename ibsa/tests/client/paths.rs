@@ -143,6 +143,40 @@ async fn an_answer_from_before_an_event_is_not_kept() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_path_from_a_lid_that_the_port_had_is_not_kept() {
+    let fake = Fake::new();
+    let client = fake.client();
+    let lid = |lid| {
+        fake.with(|w| w.tables.attr.lid = lid);
+        client.device_event(DeviceEvent::LidChange(1));
+    };
+    // The SA says 2, whatever the port has.
+    lid(Lid(5));
+    for _ in 0..2 {
+        let path = client.path(THERE).await.unwrap();
+        assert_eq!((path.slid, path.source()), (Lid(2), PathSource::Sa));
+    }
+    fake.with(|w| w.tables.attr.lmc = 3);
+    lid(Lid(2));
+    settle().await; // what is asked before the port is read may still be of before
+    assert_eq!(client.path(THERE).await.unwrap().source(), PathSource::Sa);
+    assert!(matches!(client.path(THERE).await.unwrap().source(), PathSource::Cache { .. }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_path_that_is_forgotten_is_asked_for_again() {
+    let fake = Fake::new();
+    let client = fake.client();
+    let other = Gid::link_local(Guid(0xc));
+    for gid in [THERE, other] {
+        client.path(gid).await.unwrap();
+    }
+    client.forget_paths(THERE);
+    assert_eq!(client.path(THERE).await.unwrap().source(), PathSource::Sa);
+    assert!(matches!(client.path(other).await.unwrap().source(), PathSource::Cache { .. }));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_dropped_path_query_fills_the_cache_all_the_same() {
     let fake = Fake::new();
     let client = fake.client();

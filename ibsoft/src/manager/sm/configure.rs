@@ -187,6 +187,7 @@ impl SubnetManager {
         if std::mem::take(&mut self.is_said) && self.config.stays || self.has_coming_heir() {
             self.next = Some(after(now, self.config.again));
         }
+        self.hand_over();
     }
 
     /// Looks whether a switch has changed, and is as it was told: another manager may have been master meanwhile.

@@ -69,8 +69,17 @@ impl SubnetManager {
         self.master = None;
         self.rivals = found.rivals;
         self.paths = found.paths;
+        self.hands_over = was_master;
         self.configure(found.topology);
-        if let Some(heir) = self.heir(SmState::STANDBY).filter(|_| was_master).cloned() {
+    }
+
+    /// Hands over to a standby that is above us, once everything that was written is answered: what is written again would
+    /// undo what the other one writes.
+    pub(super) fn hand_over(&mut self) {
+        if !std::mem::take(&mut self.hands_over) {
+            return;
+        }
+        if let Some(heir) = self.heir(SmState::STANDBY).cloned() {
             self.tell(&heir.path, Purpose::HandOver(heir.guid));
         }
     }
@@ -116,6 +125,7 @@ impl SubnetManager {
         self.sa.restart();
         self.phase = Phase::Idle;
         self.queue.clear();
+        self.pending.clear(); // nothing is written again any more
         self.master = Some((master, 0));
         self.next = Some(after(now, self.config.poll));
     }

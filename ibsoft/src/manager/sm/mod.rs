@@ -246,6 +246,8 @@ pub struct SubnetManager {
     /// Whether the ports are to be asked to register again.
     reregister: bool,
     rivals: Vec<Rival>,
+    /// Whether a rival above us becomes master after this sweep.
+    hands_over: bool,
     /// Our master, and the polls that it did not answer.
     master: Option<(Rival, u32)>,
     /// The ways through the subnet as it was configured last.
@@ -278,6 +280,7 @@ impl SubnetManager {
             is_said: false,
             reregister: true,
             rivals: Vec::new(),
+            hands_over: false,
             master: None,
             routing: None,
             written: BTreeMap::new(),
