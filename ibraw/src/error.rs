@@ -18,6 +18,12 @@ pub enum RawError {
     /// There is no network interface with this name.
     #[error("there is no network interface {0:?}")]
     NoSuchLink(String),
+    /// The name is that of an RDMA device. Its raw packet queue pairs are not spoken yet: open the network interface of its port,
+    /// which `rdma link` names.
+    #[error(
+        "{0:?} is an RDMA device: raw packet queue pairs are not supported yet, open the network interface of its port"
+    )]
+    RawPacketQp(String),
     /// The link is down. Said once each time it goes down; the socket receives again when it is up.
     #[error("the link is down")]
     LinkDown,
@@ -159,7 +165,7 @@ impl From<RawError> for io::Error {
             RawError::GroupLost { .. } => io::ErrorKind::NetworkUnreachable,
             RawError::NoBuffers { .. } => io::ErrorKind::TimedOut,
             RawError::Closed => io::ErrorKind::NotConnected,
-            RawError::Unsupported(_) => io::ErrorKind::Unsupported,
+            RawError::Unsupported(_) | RawError::RawPacketQp(_) => io::ErrorKind::Unsupported,
             RawError::FilterConflict(_) => io::ErrorKind::AddrInUse,
             _ => io::ErrorKind::InvalidInput,
         };

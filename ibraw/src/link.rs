@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::Arc;
 
 use ibcm_sys::packet::{self, LinkAddress};
@@ -93,11 +94,13 @@ impl Link {
     /// The network interface with this name, such as `eth0`, of the calling thread's network namespace.
     ///
     /// # Errors
-    /// [`RawError::NoSuchLink`]; [`RawError::Unsupported`] for a link of another kind than [`LinkKind`] has.
+    /// [`RawError::NoSuchLink`]; [`RawError::RawPacketQp`] for the name of an RDMA device; [`RawError::Unsupported`] for a link of
+    /// another kind than [`LinkKind`] has.
     pub fn open(name: &str) -> Result<Self, RawError> {
         let any = std::net::UdpSocket::bind("[::]:0").or_else(|_| std::net::UdpSocket::bind("0.0.0.0:0"));
         let any = any.map_err(|error| RawError::io("make a socket", error))?;
-        let info = packet::link_info(any.as_fd(), name).map_err(|_| RawError::NoSuchLink(name.into()))?;
+        let info =
+            packet::link_info(any.as_fd(), name).map_err(|_| no_link(Path::new(RDMA_DEVICES), name))?;
         let kind = match info.kind {
             1 => LinkKind::Ethernet,
             32 => LinkKind::InfiniBand,
@@ -175,5 +178,35 @@ impl Link {
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Link").field(&self.name()).finish()
+    }
+}
+
+/// Where the kernel lists RDMA devices.
+const RDMA_DEVICES: &str = "/sys/class/infiniband";
+
+/// Why there is no network interface with this name.
+fn no_link(rdma_devices: &Path, name: &str) -> RawError {
+    let mut listed = rdma_devices.read_dir().into_iter().flatten().flatten();
+    match listed.any(|device| device.file_name() == name) {
+        true => RawError::RawPacketQp(name.into()),
+        false => RawError::NoSuchLink(name.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_an_rdma_device_is_told_from_one_that_nothing_has() {
+        // Names of directories that are there: of this package.
+        let devices = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let error = no_link(devices, "src");
+        assert!(matches!(&error, RawError::RawPacketQp(name) if name == "src"), "{error}");
+        assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::Unsupported);
+        for name in ["mlx5_0", "", "..", "src/"] {
+            assert!(matches!(no_link(devices, name), RawError::NoSuchLink(_)), "{name:?}");
+        }
+        assert!(matches!(no_link(Path::new("/no/such/place"), "src"), RawError::NoSuchLink(_)));
     }
 }
