@@ -127,7 +127,10 @@ async fn a_call_leaves_the_queue_with_who_waits_for_it() {
     let (pool, dropped) = (stuck(), Arc::default());
     let call = || {
         let looks = Looks(pool.clone(), Arc::clone(&dropped));
-        pool.run("ask", move || Ok(drop(looks)))
+        pool.run("ask", move || {
+            drop(looks);
+            Ok(())
+        })
     };
     tokio::time::timeout(PATIENCE, call()).await.unwrap_err();
     assert_eq!(dropped.load(Ordering::Relaxed), 1);

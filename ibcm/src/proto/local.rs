@@ -146,17 +146,6 @@ impl LocalPort {
         (lid.0 & self.path_bits_mask()) as u8
     }
 
-    /// The base LID of another port of the subnet, which has one of its LIDs here.
-    pub(crate) fn base_of(&self, lid: Lid) -> Lid {
-        Lid(lid.0 & !self.path_bits_mask())
-    }
-
-    /// Whether a port with this GID is in the InfiniBand subnet of this one.
-    pub(crate) fn shares_subnet(&self, gid: Gid) -> bool {
-        let ours = self.gids.iter().any(|entry| entry.gid.prefix() == gid.prefix());
-        !self.is_ethernet() && !gid.is_multicast() && (gid.is_link_local() || ours)
-    }
-
     /// LMC is 3 bits, so at most 7 bits of the LID.
     fn path_bits_mask(&self) -> u16 {
         (1 << self.lmc.min(7)) - 1

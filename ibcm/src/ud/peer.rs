@@ -4,7 +4,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock, Weak};
 
-use ibdev::AddressVector;
+use ibdev::{AddressVector, LinkLayer};
 use ibwire::{Gid, Lid, PKey, QKey, Qpn};
 
 use crate::path::Path;
@@ -68,12 +68,23 @@ impl Place {
     fn new(av: &AddressVector, port: Option<&LocalPort>) -> Self {
         let gid = av.grh.map(|grh| grh.dgid);
         let is_here =
-            av.dlid.is_unicast() && gid.is_none_or(|gid| port.is_some_and(|port| port.shares_subnet(gid)));
+            av.dlid.is_unicast() && gid.is_none_or(|gid| port.is_some_and(|port| is_in_subnet_of(port, gid)));
         match is_here {
-            true => Self::Lid(port.map_or(av.dlid, |port| port.base_of(av.dlid))),
+            true => Self::Lid(port.map_or(av.dlid, |port| base_of(av.dlid, port.lmc))),
             false => Self::Gid(gid),
         }
     }
+}
+
+/// The base LID of a port that has this one.
+fn base_of(lid: Lid, lmc: u8) -> Lid {
+    Lid(lid.0 >> lmc.min(7) << lmc.min(7))
+}
+
+/// Whether the port with this GID is in the InfiniBand subnet of `port`.
+fn is_in_subnet_of(port: &LocalPort, gid: Gid) -> bool {
+    let ours = port.gids.iter().any(|entry| entry.gid.prefix() == gid.prefix());
+    port.link_layer == LinkLayer::InfiniBand && !gid.is_multicast() && (gid.is_link_local() || ours)
 }
 
 /// What tells address handles apart.
