@@ -56,8 +56,9 @@ pub enum RawError {
     /// Left without having joined.
     #[error("not a member of {0}")]
     NotMember(Group),
-    /// A group that the socket has joined on a subnet has changed, and the socket could not follow: nothing of it comes until that
-    /// has been tried again with success. Said once each time, to one who receives.
+    /// A group that the socket has joined on a subnet has changed, or the SA does not say whether it has, and the socket could not
+    /// follow: perhaps nothing of it comes until that has been tried again with success, which is done by itself. Said once for each
+    /// time that it was tried in vain, to one who receives.
     #[error("the group {group} is lost for now")]
     GroupLost {
         /// The group.

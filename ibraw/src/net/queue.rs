@@ -9,6 +9,7 @@ use ibcm_sys::Watch as Watched;
 use ibcm_sys::packet::{self, Outgoing, RecvBatch, send_many};
 use rustix::io::Errno;
 use socket2::SockRef;
+use tokio::runtime::Handle;
 
 use super::watch::Watch;
 use crate::RawError;
@@ -19,6 +20,8 @@ use crate::stats::{Counters, add, count};
 #[derive(Debug)]
 pub(super) struct Queue {
     socket: Arc<OwnedFd>,
+    /// Where it was bound: there it is watched, whoever waits for it first.
+    runtime: Handle,
     /// Once somebody has waited. What is watched costs a look at who waits for each datagram that has left.
     watched: OnceLock<Watched>,
     /// One begins to watch.
@@ -32,10 +35,12 @@ pub(super) struct Queue {
 }
 
 impl Queue {
+    /// In the runtime of the caller.
     pub(super) fn new(socket: OwnedFd, sender: Option<OwnedFd>) -> Self {
         let (watched, watching) = (OnceLock::new(), Mutex::default());
         let (told, counted) = (AtomicU32::new(0), AtomicU32::new(0));
-        Self { socket: Arc::new(socket), watched, watching, sender, told, counted }
+        let (socket, runtime) = (Arc::new(socket), Handle::current());
+        Self { socket, runtime, watched, watching, sender, told, counted }
     }
 
     /// Watched for errors too: a packet socket tells by one alone that its link went down (spec/raw.md 6.3). What was there before
@@ -48,6 +53,7 @@ impl Queue {
         if let Some(watched) = self.watched.get() {
             return Ok(watched);
         }
+        let _there = self.runtime.enter();
         let watched = Watched::readable_or_broken(self.socket.clone())?;
         Ok(self.watched.get_or_init(|| watched))
     }
@@ -188,7 +194,30 @@ fn is_of_link(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::net::UdpSocket;
+    use std::time::Duration;
+
+    use tokio::runtime::{Builder, Runtime};
+    use tokio::time::timeout;
+
     use super::*;
+
+    #[test]
+    fn a_socket_is_watched_where_it_was_bound() {
+        let runtime =
+            || Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+        let (own, other) = (runtime(), runtime());
+        let socket = UdpSocket::bind("[::1]:0").expect("a socket");
+        socket.send_to(b"one", socket.local_addr().expect("an address")).expect("sent");
+        let queue = own.block_on(async { Queue::new(socket.into(), None) });
+        let wait = |runtime: &Runtime| {
+            let ready = runtime.block_on(async { timeout(Duration::from_secs(20), queue.readable()).await });
+            ready.expect("in time").expect("watched");
+        };
+        wait(&other);
+        drop(other);
+        wait(&own);
+    }
 
     #[test]
     fn each_drop_is_told_once_whichever_task_comes_first() {

@@ -65,7 +65,7 @@ impl OnSubnet for Ipv6 {
 
     fn read<'a>(socket: &SubnetSocket<Self>, packet: &'a [u8], from: From) -> Option<(Ipv6Meta, &'a [u8])> {
         let Ok(header) = Ipv6Header::parse(packet) else {
-            socket.count_malformed();
+            socket.count_malformed(&from);
             return None;
         };
         let is_heard = socket.plan.hears_port || socket.groups.has(&Group::Ipv6(header.dst));

@@ -71,8 +71,8 @@ pub(crate) struct SubnetSocket<P: OnSubnet> {
     watch: Watch,
     /// Packets of groups that share their address in the subnet with one that was joined.
     strangers: AtomicU64,
-    /// Losses that one of those told of: the next packet passes them on.
-    untold: AtomicU32,
+    /// Losses that a packet told of which was not handed out: the next one passes them on.
+    pub(super) untold: AtomicU32,
     counters: Arc<Counters>,
 }
 
@@ -106,8 +106,9 @@ impl<P: OnSubnet> SubnetSocket<P> {
     }
 
     /// A packet has come that is none.
-    pub(super) fn count_malformed(&self) {
+    pub(super) fn count_malformed(&self, from: &From) {
         count(&self.counters.rx_malformed);
+        self.untold.fetch_add(from.drops_before, Ordering::Relaxed);
     }
 
     /// A packet of a group that was not joined has come.

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ibdev::{RawDest, RawSource};
@@ -135,7 +136,8 @@ async fn raw_t07_what_is_no_packet_is_counted() {
     let socket = SubnetSocket::<Ipv6>::bind(&port, &plan).expect("bound");
     let (slid, sl) = (Lid(1), ServiceLevel::default());
     let source = RawSource { slid, sl, path_bits: Some(0), group: None, ether_type: None, lost_before: 0 };
-    let from = From { source, drops_before: 0, subnet: SubnetMeta { slid, sl, path_bits: Some(0) } };
+    let from = From { source, drops_before: 3, subnet: SubnetMeta { slid, sl, path_bits: Some(0) } };
     assert!(<Ipv6 as OnSubnet>::read(&socket, &[0x60; 39], from).is_none());
     assert_eq!(socket.counters().read().rx_malformed, 1);
+    assert_eq!(socket.untold.load(Ordering::Relaxed), 3, "the next packet tells of it");
 }
