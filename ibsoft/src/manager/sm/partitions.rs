@@ -51,9 +51,19 @@ impl SubnetManager {
         let peer = port.peer.filter(|peer| topology.port(*peer).is_some_and(enforces));
         if let Some((peer, switch)) = peer.and_then(|peer| Some((peer, of_switch(&peer)?))) {
             let room = usize::from(switch.info.partition_enforcement_cap);
-            self.write_table(topology, peer, &port.p_keys, before.min(room));
+            // Of another host, whose P_Keys may still be there, nothing is left.
+            let before = if self.was_at(topology, at, peer) { before.min(room) } else { room };
+            self.write_table(topology, peer, &port.p_keys, before);
         }
         self.write_table(topology, at, &port.p_keys, before);
+    }
+
+    /// Whether a host was plugged in at this port of a switch already when the subnet was last configured.
+    fn was_at(&self, topology: &Topology, host: PortAt, at: PortAt) -> bool {
+        let old = self.sa.topology();
+        let was = topology.port(host).and_then(|host| old.port(old.at_guid(host.guid())?)?.peer);
+        let guid = |topology: &Topology, at: PortAt| topology.nodes[at.node].info.node_guid;
+        was.is_some_and(|was| was.port == at.port && guid(old, was) == guid(topology, at))
     }
 
     /// Writes the table of a port, and nothing behind the P_Keys.

@@ -16,6 +16,8 @@ use crate::manager::topology::{Node, NodeId, PortAt, Topology};
 /// Entries of a block of a multicast forwarding table.
 const BLOCK: u16 = 32;
 const FIRST_MLID: u16 = 0xc000;
+/// MLIDs that there are, however long a switch's table is.
+const MLIDS: u16 = 0x3fff;
 
 impl SubnetManager {
     /// Writes the trees of the groups that have changed. Whether there were any.
@@ -35,7 +37,7 @@ impl SubnetManager {
         self.written.clear();
         let in_use = |node: &Node| {
             let switch = node.switch.as_ref()?;
-            let cap = switch.info.multicast_fdb_cap;
+            let cap = switch.info.multicast_fdb_cap.min(MLIDS);
             let was_here =
                 || self.sa.topology().nodes.iter().any(|old| old.info.node_guid == node.info.node_guid);
             let entries = match switch.info.multicast_fdb_top {
@@ -75,6 +77,7 @@ impl SubnetManager {
         let mut writes = Vec::new();
         for (node, it) in self.sa.topology().nodes.iter().enumerate() {
             let Some(switch) = &it.switch else { continue };
+            let is_in_table = block * BLOCK < switch.info.multicast_fdb_cap;
             for position in 0..=it.info.num_ports / 16 {
                 let mask = |at: usize| {
                     let ports: Option<&BTreeSet<u8>> =
@@ -83,7 +86,10 @@ impl SubnetManager {
                     here.fold(0, |mask, port| mask | 1 << (port % 16))
                 };
                 let masks: [u16; 32] = array::from_fn(mask);
-                writes.push((node, (it.info.node_guid, block, position), masks));
+                // Behind the end of a shorter table than another switch's there is nothing to take back.
+                if is_in_table || masks != [0; 32] {
+                    writes.push((node, (it.info.node_guid, block, position), masks));
+                }
             }
         }
         for (node, key, masks) in writes {

@@ -306,6 +306,23 @@ fn switches_enforce_the_partitions_of_hosts() {
 }
 
 #[test]
+fn a_host_has_no_partitions_of_the_one_that_was_there_before() {
+    let mut world = World::new();
+    let many: Vec<_> = (0..40).map(|n| PKey(0x9000 + n)).collect();
+    world.attach(0, SmConfig { p_keys: [(Guid(0x101), many.clone())].into(), ..config(0x10) });
+    world.run();
+    let admits = |world: &World, at: Port| world.nodes[at.0].port(at.1).unwrap().admits(many[39]);
+    assert_eq!([admits(&world, (0, 1)), admits(&world, (0, 2))], [true, false]);
+    // Hosts a and c change places.
+    world.unplug((2, 1));
+    world.unplug((4, 1));
+    world.plug((2, 1), (0, 2));
+    world.plug((4, 1), (0, 1));
+    world.wait(Duration::from_secs(20));
+    assert_eq!([admits(&world, (0, 1)), admits(&world, (0, 2))], [false, true]);
+}
+
+#[test]
 fn the_standby_takes_over_and_asks_the_ports_to_register_again() {
     let mut world = World::new();
     world.attach(0, config(0x10));
@@ -470,6 +487,27 @@ fn groups_of_a_predecessor_are_cleared_wherever_they_are() {
         let manager = &world.managers[&1];
         assert_eq!((manager.is_settled(), manager.counters().refused), (true, 0));
     }
+}
+
+#[test]
+fn multicast_tables_may_be_of_any_length() {
+    let mut world = World::new();
+    for (switch, cap) in [(0, u16::MAX), (1, 64)] {
+        let now = world.now;
+        world.nodes[switch].set_capabilities(now, 0, |info| {
+            info.capability_mask -= PortCapabilities::MULTICAST_FDB_TOP;
+        });
+        let info = &mut world.nodes[switch].forwarding.as_mut().unwrap().info;
+        (info.multicast_fdb_cap, info.multicast_fdb_top) = (cap, Lid::NONE);
+    }
+    world.attach(0, config(0x10));
+    world.run();
+    for host in [2, 3] {
+        world.ask_for_group(0, Method::SET, 7, host);
+    }
+    assert_eq!([world.groups(0), world.groups(1)], [[0xc000], [0xc000]]);
+    let manager = &world.managers[&0];
+    assert_eq!((manager.is_settled(), manager.counters().refused), (true, 0));
 }
 
 #[test]

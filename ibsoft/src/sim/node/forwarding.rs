@@ -82,7 +82,7 @@ impl Forwarding {
         block: usize,
         position: usize,
     ) -> Option<[u16; Self::MULTICAST_BLOCK]> {
-        let first = Self::checked(block, Self::MULTICAST_BLOCK, Self::MULTICAST_CAP)?;
+        let first = Self::checked(block, Self::MULTICAST_BLOCK, self.multicast_cap())?;
         let at = |index: usize| self.multicast.get(first + index).map_or(0, |mask| mask[position]);
         (position < Self::POSITIONS).then(|| std::array::from_fn(at))
     }
@@ -94,7 +94,7 @@ impl Forwarding {
         position: usize,
         entries: &[u16; Self::MULTICAST_BLOCK],
     ) -> bool {
-        let first = Self::checked(block, Self::MULTICAST_BLOCK, Self::MULTICAST_CAP);
+        let first = Self::checked(block, Self::MULTICAST_BLOCK, self.multicast_cap());
         let Some(first) = first.filter(|_| position < Self::POSITIONS) else { return false };
         let end = first + Self::MULTICAST_BLOCK;
         self.multicast.resize(self.multicast.len().max(end), [0; Self::POSITIONS]);
@@ -102,6 +102,10 @@ impl Forwarding {
             mask[position] = *entry;
         }
         true
+    }
+
+    fn multicast_cap(&self) -> u16 {
+        self.info.multicast_fdb_cap.min(Self::MULTICAST_CAP)
     }
 
     /// The first entry of a block, if the table has it.
