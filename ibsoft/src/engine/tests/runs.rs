@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use ibdev::qp::QpType;
 use ibdev::{Access, RemoteAddr, SharedMemory};
-use ibwire::packet::{Bth, Opcode, Reth};
+use ibwire::packet::{Bth, Opcode, Operation, Reth, Transport};
+use proptest::prelude::*;
 
 use super::super::{CqId, DomainId, Engine, QpCreate};
 use super::*;
@@ -120,18 +121,23 @@ fn packets_in_runs_are_those_that_come_one_by_one() {
     }
 }
 
-/// What a responder does with packets of these kinds, handed in together and one by one: what its memory holds then, what it
-/// counts and what it answers.
-fn both_ways(packets: &[Vec<u8>], net: NetHeader) -> [(Vec<u8>, String, Vec<Vec<u8>>); 2] {
+/// What a responder that expects this PSN does with packets of these kinds, handed in together and one by one: what its memory
+/// and its receives hold then, what it counts and completes, and what it answers.
+fn both_ways(
+    kind: QpType,
+    first: u32,
+    packets: &[Vec<u8>],
+    net: NetHeader,
+) -> [(Vec<u8>, String, Vec<Vec<u8>>); 2] {
     let now = Instant::now();
     [Taking::Singly, Taking::InRuns].map(|taking| {
         let config = Config::new(device_attr("soft", Guid(1), 1), vec![roce_port(ADDRESSES[0])], [1; 32]);
         let mut engine = Engine::new(config);
         let cq = engine.create_cq(8).unwrap();
-        let qpn = engine.create_qp(&QpCreate::new(QpType::Rc, cq, 4, 4)).unwrap();
+        let qpn = engine.create_qp(&QpCreate::new(kind, cq, 4, 4)).unwrap();
         let (memory, access) = (SharedMemory::zeroed(1 << 16), Access::all());
         let (rkey, addr) = engine.register(DomainId::DEFAULT, memory.clone(), access).unwrap();
-        let rtr = rtr(roce_av(ADDRESSES[1]), Qpn::truncate(9), 5);
+        let rtr = rtr(roce_av(ADDRESSES[1]), Qpn::truncate(9), first);
         for transition in [Transition::Init(Init { access, ..INIT }), Transition::Rtr(rtr)] {
             engine.modify(qpn, transition).unwrap();
         }
@@ -158,7 +164,15 @@ fn both_ways(packets: &[Vec<u8>], net: NetHeader) -> [(Vec<u8>, String, Vec<Vec<
         while let Some(len) = engine.poll_transmit(now, &mut out).map(|egress| egress.len) {
             answers.push(out[out.len() - len..].to_vec());
         }
-        (written, format!("{:?}", engine.counters()), answers)
+        let mut completions = Vec::new();
+        engine.poll_cq(cq, &mut completions, usize::MAX);
+        for buf in completions.iter_mut().flat_map(|completion| &mut completion.sg) {
+            written.extend_from_slice(buf.memory_mut());
+        }
+        let events: Vec<_> = std::iter::from_fn(|| engine.poll_event()).collect();
+        // Each engine has other numbers.
+        let statuses: Vec<_> = completions.iter().map(|it| (it.id, it.status, it.len)).collect();
+        (written, format!("{:?} {statuses:?} {}", engine.counters(), events.len()), answers)
     })
 }
 
@@ -196,14 +210,60 @@ fn what_does_not_follow_is_not_taken_with_the_rest() {
     for (what, len, rest, net) in cases {
         let mut packets = vec![first(len)];
         packets.extend(rest.into_iter().map(packet));
-        let [singly, in_runs] = both_ways(&packets, net);
+        let [singly, in_runs] = both_ways(QpType::Rc, 5, &packets, net);
         assert!(singly.0 == in_runs.0, "{what}: memory");
         assert_eq!((&singly.1, &singly.2), (&in_runs.1, &in_runs.2), "{what}");
     }
     // A message that is longer than its receive.
     let sends: Vec<_> = (6..12).map(|psn| packet(sends(psn))).collect();
     let first = packet(bth(Opcode::RC_SEND_FIRST, 5));
-    let [singly, in_runs] = both_ways(&[vec![first], sends].concat(), here);
+    let [singly, in_runs] = both_ways(QpType::Rc, 5, &[vec![first], sends].concat(), here);
     assert_eq!((&singly.1, &singly.2), (&in_runs.1, &in_runs.2));
     assert!(singly.1.contains("drop_too_long: 1"), "{}", singly.1);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever comes: messages that are broken off, gaps, packets that come again, of both transports and where PSNs wrap.
+    #[test]
+    fn any_packets_together_are_those_that_come_one_by_one(
+        (is_reliable, sends) in any::<(bool, bool)>(),
+        first in prop_oneof![Just(5), Just(0xff_fff0)],
+        steps in prop::collection::vec((0u8..32, 0u8..16, prop::bool::weighted(0.05)), 1..60),
+    ) {
+        let (kind, transport) =
+            if is_reliable { (QpType::Rc, Transport::RC) } else { (QpType::Uc, Transport::UC) };
+        let (mut psn, mut writes, mut packets) = (Psn::truncate(first), !sends, Vec::new());
+        for (what, jump, ack_req) in steps {
+            psn = match jump {
+                0 => psn.offset(1),
+                1 => psn.prev(),
+                _ => psn,
+            };
+            let what = if packets.is_empty() { u8::from(sends) } else { what };
+            if what < 2 {
+                writes = what == 0;
+            }
+            let operation = match (what, writes) {
+                (0, _) => Operation::RDMA_WRITE_FIRST,
+                (1, _) => Operation::SEND_FIRST,
+                (2, true) => Operation::RDMA_WRITE_LAST,
+                (2, false) => Operation::SEND_LAST,
+                (_, true) => Operation::RDMA_WRITE_MIDDLE,
+                (_, false) => Operation::SEND_MIDDLE,
+            };
+            let bth = Bth { ack_req, ..Bth::new(Opcode::new(transport, operation), Qpn::truncate(0), psn) };
+            let mut packet = bth.to_bytes().to_vec();
+            if operation == Operation::RDMA_WRITE_FIRST {
+                packet.extend(Reth { va: 0, rkey: ibwire::RKey(0), len: 8 * 1024 }.to_bytes());
+            }
+            packet.extend([packets.len() as u8; 1024]);
+            packets.push(packet);
+            psn = psn.offset(1);
+        }
+        let [singly, in_runs] = both_ways(kind, first, &packets, roce_net(ADDRESSES[1], ADDRESSES[0]));
+        prop_assert!(singly.0 == in_runs.0, "memory");
+        prop_assert_eq!((singly.1, singly.2), (in_runs.1, in_runs.2));
+    }
 }
