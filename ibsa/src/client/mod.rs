@@ -74,7 +74,7 @@ impl Client {
     /// # Cancel safety
     /// Dropped, what is kept is given up in the background; the client stays open for other requests.
     pub async fn shutdown(&self) {
-        self.shared.shut_down().await;
+        self.shared.shut_down(&self._owner).await;
     }
 
     /// The port.

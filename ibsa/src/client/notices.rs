@@ -273,10 +273,28 @@ impl Stream for Notices {
     }
 }
 
-/// Ends a subscription. An SA that does not hear it repeats its reports, which are acknowledged, a few times.
-pub(super) async fn unsubscribe(shared: &Arc<Shared>, trap: Trap) {
-    let ended = tokio::time::timeout(LEAVE, inform(shared, trap, false)).await;
-    tracing::debug!(port = shared.port, trap = trap.0, ?ended, "a subscription ends");
+/// Ends the subscriptions to these traps in the background, but for those that somebody wants. An SA that does not hear it
+/// repeats its reports, which are acknowledged, a few times.
+pub(super) fn unsubscribe(shared: &Arc<Shared>, owner: &Arc<Owner>, traps: BTreeSet<Trap>) {
+    let Some(runtime) = shared.runtime() else { return };
+    shared.lock().feeds.ending += 1;
+    let (ending, owner) = (Ending(Arc::clone(shared)), Arc::clone(owner));
+    runtime.spawn(async move {
+        let shared = &ending.0;
+        for trap in traps {
+            if shared.lock().feeds.want(trap) {
+                continue;
+            }
+            let ended = tokio::time::timeout(LEAVE, inform(shared, trap, false)).await;
+            tracing::debug!(port = shared.port, trap = trap.0, ?ended, "a subscription ends");
+            // Who has come meanwhile may have been overtaken.
+            if shared.lock().feeds.want(trap) {
+                _ = inform(shared, trap, true).await;
+            }
+        }
+        drop(ending);
+        drop(owner);
+    });
 }
 
 /// A subscription that is being given up.
@@ -292,24 +310,6 @@ impl Drop for Ending {
 impl Drop for Notices {
     fn drop(&mut self) {
         self.shared.lock().feeds.remove(&self.feed);
-        let Some(runtime) = self.shared.runtime() else { return };
-        self.shared.lock().feeds.ending += 1;
-        let ending = Ending(Arc::clone(&self.shared));
-        let (traps, owner) = (self.feed.traps.clone(), Arc::clone(&self._owner));
-        runtime.spawn(async move {
-            let shared = &ending.0;
-            for trap in traps {
-                if shared.lock().feeds.want(trap) {
-                    continue;
-                }
-                unsubscribe(shared, trap).await;
-                // Who has come meanwhile may have been overtaken.
-                if shared.lock().feeds.want(trap) {
-                    _ = inform(shared, trap, true).await;
-                }
-            }
-            drop(ending);
-            drop(owner);
-        });
+        unsubscribe(&self.shared, &self._owner, self.feed.traps.clone());
     }
 }

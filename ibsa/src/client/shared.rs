@@ -150,7 +150,7 @@ impl Shared {
     }
 
     /// Gives up what is kept at the SA, and ends.
-    pub(super) async fn shut_down(self: &Arc<Self>) {
+    pub(super) async fn shut_down(self: &Arc<Self>, owner: &Arc<Owner>) {
         let (waiting, traps, is_over) = {
             let mut state = self.lock();
             state.shutting_down = true;
@@ -163,13 +163,8 @@ impl Shared {
         drop(waiting);
         feeds.iter().for_each(|feed| feed.end());
         if !is_over {
-            let all = async {
-                for trap in traps {
-                    unsubscribe(self, trap).await;
-                }
-                self.keeps_nothing().await;
-            };
-            if tokio::time::timeout(LEAVE, all).await.is_err() {
+            unsubscribe(self, owner, traps);
+            if tokio::time::timeout(LEAVE, self.keeps_nothing()).await.is_err() {
                 tracing::warn!(port = self.port, "the SA may still have what was kept there");
             }
         }

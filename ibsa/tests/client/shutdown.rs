@@ -93,7 +93,7 @@ async fn sa_t75_shutting_down_is_bounded() {
 async fn a_dropped_shutdown_goes_on_but_for_the_end() {
     let fake = Fake::new();
     let client = fake.client();
-    let (mut member, _service, notices) = kept(&client).await;
+    let (mut member, _service, _notices) = kept(&client).await;
     fake.with(|w| w.mood = Mood::Slow(SECOND));
     drop_after(MS, client.shutdown()).await;
     // Nothing more is kept, and who waits is told.
@@ -102,7 +102,6 @@ async fn a_dropped_shutdown_goes_on_but_for_the_end() {
     assert!(matches!(client.register(ID, "b").await, Err(QueryError::Closed)));
     assert!(matches!(client.subscribe([Trap::GID_IN]).await, Err(QueryError::Closed)));
     assert!(matches!(member.changed().await, Err(QueryError::Closed)));
-    drop(notices);
     pass(10 * SECOND).await;
     assert_eq!(held(&fake), [0, 0, 0]);
     assert!(ask(&client).await.is_ok());
