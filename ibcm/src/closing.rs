@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use crate::shared::Shared;
+use crate::shared::{Phase, Shared};
 use crate::sync::lock;
 
 /// How long an HCA is waited for whose last handle was dropped: longer than a TimeWait by the defaults over RoCE, 0.7 s.
@@ -62,5 +62,20 @@ impl Patience {
             sleep(PAUSE).await;
         }
         goes_on
+    }
+
+    /// Waits for those whose drivers have ended and that only tell an SA what they give up, as long as that is why an agent for
+    /// it is `in_use`.
+    pub(crate) async fn for_sa(&self, in_use: impl Fn() -> bool) {
+        let tells = |hca: Arc<Shared>| {
+            let engine = hca.engine();
+            engine.phase == Phase::Closed && !engine.device_closed
+        };
+        while self.until.is_some_and(|until| Instant::now() < until)
+            && self.closing.iter().filter_map(Weak::upgrade).any(tells)
+            && in_use()
+        {
+            sleep(PAUSE).await;
+        }
     }
 }

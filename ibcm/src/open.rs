@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures::future::BoxFuture;
-use ibdev::{Device, DeviceError};
+use ibdev::{AgentSpec, Device, DeviceError};
+use ibsa::mad::SaHeader;
+use ibwire::mad::{Method, MgmtClass};
 use pin_project::pin_project;
 use rand::rngs::{ChaCha8Rng, SysRng};
 use rand::{RngExt, SeedableRng, TryRng};
@@ -198,6 +200,7 @@ async fn start(
             agents => break agents,
         }
     };
+    patience.for_sa(|| is_sa_in_use(&*device, &ports)).await;
     let agents = match agents {
         // What needs no connection manager is left.
         Err(error @ DeviceError::InUse { .. }) => {
@@ -218,6 +221,16 @@ async fn start(
     let hca = Hca::from_shared(shared);
     default_device::register(runtime.id(), &hca);
     Ok(hca)
+}
+
+/// Whether somebody holds the agent for the SA of one of these ports.
+fn is_sa_in_use(device: &dyn Device, ports: &[u8]) -> bool {
+    let is_in_use = |port: &u8| {
+        let (class, class_version) = (MgmtClass::SA, SaHeader::CLASS_VERSION);
+        let spec = AgentSpec { port: *port, class, class_version, methods: &[Method::REPORT] };
+        matches!(device.open_agent(spec), Err(DeviceError::InUse { .. }))
+    };
+    ports.iter().any(is_in_use)
 }
 
 /// The seed that a simulated device gives, so that its subnet's seed decides everything.

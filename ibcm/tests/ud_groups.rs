@@ -240,6 +240,23 @@ async fn sa_t75_what_is_dropped_with_its_hca_leaves_its_groups() -> Result {
     .await?
 }
 
+/// Who opens the HCA again at once can join again, although the SA takes its time to hear that the one before leaves.
+#[tokio::test(start_paused = true)]
+async fn sa_t75_an_hca_that_is_opened_again_joins_again() -> Result {
+    timeout(LIMIT, async {
+        let net = two_switches().await?;
+        for _ in 0..3 {
+            let a = open(&net, "a").await?;
+            net.sa().normal();
+            let socket = ud::Socket::open(&a).await?;
+            socket.join("ff15::7".parse()?).await?;
+            net.sa().slow(Duration::from_millis(100));
+        }
+        Ok(())
+    })
+    .await?
+}
+
 /// An HCA whose SA is silent closes all the same.
 #[tokio::test(start_paused = true)]
 async fn sa_t75_an_hca_of_a_silent_sa_closes() -> Result {
