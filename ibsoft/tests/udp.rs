@@ -216,7 +216,10 @@ async fn who_looks_and_goes_away_has_acknowledged() {
     b.post_recv(1, 16);
     a.post_send(7, b"hello", None);
     let mut at_b = Vec::new();
-    while !b.cq.look() {}
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while !b.cq.look() {
+        assert!(std::time::Instant::now() < until, "nothing comes");
+    }
     assert_eq!(b.cq.poll(&mut at_b, 1), 1);
     assert!(soon(a.completions(1)).await[0].status.is_ok());
     assert_eq!(counter(&a.device, "timeouts"), 0);
@@ -226,9 +229,12 @@ async fn who_looks_and_goes_away_has_acknowledged() {
 async fn a_receiver_that_is_not_ready_delays_the_sender() {
     let (a, b) = pair(device(4, 1), device(4, 2), Options::default()).await;
     a.post_send(1, b"early", None);
-    while counter(&b.device, "rnr_naks_sent") == 0 {
-        tokio::task::yield_now().await;
-    }
+    soon(async {
+        while counter(&b.device, "rnr_naks_sent") == 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
     b.post_recv(1, 16);
     assert!(soon(a.completions(1)).await[0].status.is_ok());
 }
@@ -364,9 +370,12 @@ async fn a_closed_device_can_be_opened_again_at_once() {
     for n in 0..200 {
         let here = device(19, 1);
         let (agent, end) = (here.open_agent(CM).unwrap(), End::new(here.clone()).await);
-        while counter(&here, "link_rx_batches") < n % 4 {
-            tokio::task::yield_now().await;
-        }
+        soon(async {
+            while counter(&here, "link_rx_batches") < n % 4 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
         if n % 2 == 0 {
             handles.push((agent, end));
         }

@@ -17,7 +17,8 @@ use crate::shared::Shared;
 /// Two are equal if they are the same queue pair of the same port, as seen from the same port of ours, whatever the ways
 /// there: who answers is equal to who was asked, also by another service level, with or without a GRH, and by another of the
 /// LIDs that a port has in a subnet with an LMC. So peers are keys of maps. In our own InfiniBand subnet the LID tells ports apart, without the bits
-/// that the LMC of our port leaves to paths (IBTA vol. 1, 4.1.3: subnet managers give all HCAs the same); else the GID does.
+/// that the LMC of our port leaves to paths: subnet managers give all HCAs the same LMC, and where one does not, two ports with
+/// neighbouring LIDs are taken for one. Else the GID does.
 ///
 /// ```
 /// # use ibcm::{Hca, sim::Subnet, ud};
