@@ -1,8 +1,10 @@
 //! When `close` returns, nothing of the device is held any more.
 
 mod common;
+#[path = "../../ibsoft/tests/common/loopback.rs"]
+mod loopback;
 
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::net::{SocketAddrV4, UdpSocket};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,15 +14,10 @@ use common::{Net, Result, SID};
 use ibcm::{Connection, Error, Hca, Listener};
 use ibdev::{Device, DeviceError};
 use ibsoft::{SoftDevice, UdpConfig};
+use loopback::Loopback;
 
-/// An address that no other test uses: tests run at the same time, in several processes.
-fn address(test: u8, host: u8) -> Ipv4Addr {
-    let process = (std::process::id() % 200) as u8;
-    Ipv4Addr::new(127, 20 + process, 200 + test, host)
-}
-
-async fn open(test: u8) -> Result<Hca> {
-    Ok(Hca::open(format!("soft:{}", address(test, 1))).await?)
+async fn open(lo: Loopback) -> Result<Hca> {
+    Ok(Hca::open(format!("soft:{}", lo.address(1))).await?)
 }
 
 async fn soon(close: impl Future<Output = ()>) -> Result {
@@ -30,10 +27,11 @@ async fn soon(close: impl Future<Output = ()>) -> Result {
 /// The device's I/O task is busy on another thread, and all kinds of handles are left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_address_can_be_opened_again_at_once() -> Result {
+    let lo = Loopback::claim();
     let goes_on = Arc::new(AtomicBool::new(true));
     let flood = std::thread::spawn({
-        let (goes_on, to) = (goes_on.clone(), SocketAddrV4::new(address(1, 1), 4791));
-        let socket = UdpSocket::bind((address(1, 2), 0))?;
+        let (goes_on, to) = (goes_on.clone(), SocketAddrV4::new(lo.address(1), 4791));
+        let socket = UdpSocket::bind((lo.address(2), 0))?;
         move || {
             while goes_on.load(Ordering::Relaxed) {
                 // Between two devices nobody is there.
@@ -43,14 +41,14 @@ async fn an_address_can_be_opened_again_at_once() -> Result {
     });
     let mut left = Vec::new();
     for n in 0..200 {
-        let hca = open(1).await?;
+        let hca = open(lo).await?;
         let listener = Listener::bind(SID).device(&hca).await?;
         soon(hca.close()).await?;
         if n % 2 == 0 {
             left.push((hca, listener));
         }
     }
-    let hca = open(1).await?;
+    let hca = open(lo).await?;
     goes_on.store(false, Ordering::Relaxed);
     flood.join().expect("the flood does not panic");
     for (hca, listener) in left {
@@ -63,36 +61,39 @@ async fn an_address_can_be_opened_again_at_once() -> Result {
 /// Whoever tries to connect meanwhile keeps no address.
 #[tokio::test]
 async fn an_attempt_that_nobody_pursues_does_not_hold_it_up() -> Result {
-    let hca = open(2).await?;
-    let path = hca.path_to(address(2, 2).into()).service_id(SID).await?;
+    let lo = Loopback::claim();
+    let hca = open(lo).await?;
+    let path = hca.path_to(lo.address(2).into()).service_id(SID).await?;
     let mut connecting = pin!(Connection::connect(path).deadline(Duration::from_millis(100)));
     // To nobody; then it is not polled any more.
     let once = tokio::time::timeout(Duration::ZERO, connecting.as_mut());
     assert!(once.await.is_err());
     soon(hca.close()).await?;
-    open(2).await?;
+    open(lo).await?;
     assert!(connecting.await.is_err());
     Ok(())
 }
 
 #[tokio::test]
 async fn closing_twice_at_once_and_again() -> Result {
-    let hca = open(3).await?;
+    let lo = Loopback::claim();
+    let hca = open(lo).await?;
     let other = hca.clone();
     tokio::try_join!(soon(hca.close()), soon(other.close()))?;
     soon(hca.close()).await?;
     // A future that is dropped goes on.
-    let hca = open(3).await?;
+    let hca = open(lo).await?;
     assert!(futures::poll!(Box::pin(hca.close())).is_pending());
     soon(hca.close()).await?;
-    open(3).await?;
+    open(lo).await?;
     Ok(())
 }
 
 /// A device that the program had opened itself is closed with its HCA; without `close` it stays.
 #[tokio::test]
 async fn a_device_that_was_given() -> Result {
-    let bind = || SoftDevice::bind(UdpConfig::new([address(4, 1).into()]));
+    let lo = Loopback::claim();
+    let bind = || SoftDevice::bind(UdpConfig::new([lo.address(1).into()]));
     let device = bind()?;
     drop(Hca::open(device.clone()).await?);
     tokio::task::yield_now().await;
@@ -108,10 +109,11 @@ async fn a_device_that_was_given() -> Result {
 /// connection, whose TimeWait is waited for. What closes does so on another thread.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_hca_makes_room_for_the_next() -> Result {
-    let device = SoftDevice::bind(UdpConfig::new([address(7, 1).into()]))?;
+    let lo = Loopback::claim();
+    let device = SoftDevice::bind(UdpConfig::new([lo.address(1).into()]))?;
     for _ in 0..50 {
         let given = Hca::open(device.clone()).await?;
-        let named = open(8).await?;
+        let named = open(Loopback::claim()).await?;
         drop((Listener::bind(SID).device(&given).await?, given));
         drop((Listener::bind(SID).device(&named).await?, named));
     }
@@ -179,7 +181,8 @@ async fn a_device_of_a_subnet_stays() -> Result {
 /// A device that goes by itself is waited for as well.
 #[tokio::test]
 async fn a_device_that_is_gone() -> Result {
-    let bind = || SoftDevice::bind(UdpConfig::new([address(5, 1).into()]));
+    let lo = Loopback::claim();
+    let bind = || SoftDevice::bind(UdpConfig::new([lo.address(1).into()]));
     let device = bind()?;
     let hca = Hca::open(device.clone()).await?;
     device.close().await;
@@ -192,9 +195,10 @@ async fn a_device_that_is_gone() -> Result {
 /// With the runtime everything ends, and whoever waits elsewhere is told.
 #[test]
 fn the_end_of_the_runtime() -> Result {
+    let lo = Loopback::claim();
     let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let (first, second) = (runtime()?, runtime()?);
-    let hca = first.block_on(open(6))?;
+    let hca = first.block_on(open(lo))?;
     let closing = second.spawn({
         let hca = hca.clone();
         async move { soon(hca.close()).await }

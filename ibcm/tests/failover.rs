@@ -1,8 +1,10 @@
 //! Alternate paths: what one cable carries goes on by another one.
 
 mod common;
+#[path = "../../ibsoft/tests/common/loopback.rs"]
+mod loopback;
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use common::{Result, SID};
@@ -16,6 +18,7 @@ use ibcm::{
 };
 use ibsoft::{SoftDevice, UdpConfig};
 use ibwire::TimeCode;
+use loopback::Loopback;
 
 /// Two HCAs of two ports each: the first ports see each other, and so do the second.
 struct Rails {
@@ -264,17 +267,17 @@ async fn sessions_load_paths_into_queue_pairs_of_their_own() -> Result {
     Ok(())
 }
 
-/// Addresses of two HCAs of two ports each, which no other test uses.
-fn address(test: u8, host: u8, port: u8) -> IpAddr {
-    let process = (std::process::id() % 200) as u8;
-    IpAddr::V4(Ipv4Addr::new(127, 20 + process, 177 + test, 16 * port + host))
+/// Addresses of two HCAs of two ports each.
+fn address(lo: Loopback, host: u8, port: u8) -> IpAddr {
+    lo.address(16 * port + host).into()
 }
 
 /// Over UDP a port goes down while messages go to and fro; then the old path is loaded again, and the other port goes down.
 #[tokio::test]
 async fn hca_t50_data_flows_on_over_udp_while_a_port_goes_down() -> Result {
+    let lo = Loopback::claim();
     let bind = |host| {
-        let ports = [1, 2].map(|port| vec![address(1, host, port)]);
+        let ports = [1, 2].map(|port| vec![address(lo, host, port)]);
         SoftDevice::bind(UdpConfig::with_ports(ports.to_vec()))
     };
     let devices = [bind(1)?, bind(2)?];
@@ -325,7 +328,8 @@ async fn hca_t50_data_flows_on_over_udp_while_a_port_goes_down() -> Result {
 /// Over UDP, with two addresses each.
 #[tokio::test]
 async fn two_ports_over_udp() -> Result {
-    let open = |host| Hca::open(DeviceSpec::soft_ports([1, 2].map(|port| vec![address(0, host, port)])));
+    let lo = Loopback::claim();
+    let open = |host| Hca::open(DeviceSpec::soft_ports([1, 2].map(|port| vec![address(lo, host, port)])));
     let (client, server) = (open(1).await?, open(2).await?);
     let spare = path(&client, &server, 2).await?;
     let (a, b) = connect(&client, &server, Some(&spare), true).await?;

@@ -3,8 +3,9 @@
 
 mod common;
 
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::net::{SocketAddrV4, UdpSocket};
 
+use common::loopback::Loopback;
 use ibdev::qp::{Init, QpSpec, QpType, Rtr, Rts, Transition};
 use ibdev::{Access, Device, SharedMemory};
 use ibsoft::{SoftDevice, UdpConfig};
@@ -15,19 +16,16 @@ use ibwire::{Gid, Mtu, Psn, QKey, Qpn, RnrTimer, TimeCode};
 const LEN: usize = 16 << 20;
 const PSN: Psn = Psn::truncate(1000);
 
-fn address(host: u8) -> Ipv4Addr {
-    Ipv4Addr::new(127, 18, (std::process::id() % 250) as u8, host)
-}
-
 #[tokio::test]
 async fn a_read_of_everything_is_served_in_turns() {
-    let [here, there] = [1, 2].map(|host| SocketAddrV4::new(address(host), 4791));
-    let device = SoftDevice::bind(UdpConfig::new([address(1).into()])).unwrap();
+    let lo = Loopback::claim();
+    let [here, there] = [1, 2].map(|host| SocketAddrV4::new(lo.address(host), 4791));
+    let device = SoftDevice::bind(UdpConfig::new([lo.address(1).into()])).unwrap();
     let cq = device.create_cq(2).await.unwrap();
     let qp = device.domain().create_qp(QpSpec::new(QpType::Rc, &cq, 1, 1)).await.unwrap();
     let init = Init { port: 1, pkey_index: 0, access: Access::REMOTE_READ, qkey: QKey::default() };
     let rtr = Rtr {
-        av: common::address(&device, 1, Gid::from_ip(address(2).into()), true),
+        av: common::address(&device, 1, Gid::from_ip(lo.address(2).into()), true),
         path_mtu: Mtu::B1024,
         dest_qpn: Qpn::truncate(0x11),
         rq_psn: PSN,

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
+use common::loopback::Loopback;
 use common::*;
 use ibdev::qp::{Init, QpSpec, QpType, Transition};
 use ibdev::{
@@ -23,14 +24,8 @@ use ibwire::packet::{Bth, Deth, Opcode};
 use ibwire::{DecodeError, Gid, Lid, Mtu, PKey, PacketLifeTime, Psn, QKey, Qpn, Rate};
 use pcap_file::pcap::PcapReader;
 
-/// An address that no other test uses: tests run at the same time, in several processes.
-fn address(test: u8, host: u8) -> Ipv4Addr {
-    let process = (std::process::id() % 200) as u8;
-    Ipv4Addr::new(127, 20 + process, test, host)
-}
-
-fn device(test: u8, host: u8) -> SoftDevice {
-    bind(address(test, host).into())
+fn device(lo: Loopback, host: u8) -> SoftDevice {
+    bind(lo.address(host).into())
 }
 
 fn bind(ip: IpAddr) -> SoftDevice {
@@ -43,14 +38,16 @@ fn counter(device: &SoftDevice, name: &str) -> u64 {
 
 #[tokio::test]
 async fn messages_pass() {
-    let (a, b) = pair(device(1, 1), device(1, 2), Options::default()).await;
+    let lo = Loopback::claim();
+    let (a, b) = pair(device(lo, 1), device(lo, 2), Options::default()).await;
     soon(exchange(&a, &b, 20)).await;
     assert_eq!(counter(&a.device, "link_drop_icrc") + counter(&b.device, "link_drop_icrc"), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_pass_between_threads() {
-    let (a, b) = pair(device(2, 1), device(2, 2), Options::default()).await;
+    let lo = Loopback::claim();
+    let (a, b) = pair(device(lo, 1), device(lo, 2), Options::default()).await;
     let (a, b) = (Arc::new(a), Arc::new(b));
     let mut tasks = Vec::new();
     for (from, to) in [(a.clone(), b.clone()), (b, a)] {
@@ -72,7 +69,8 @@ async fn messages_pass_between_threads() {
 
 #[tokio::test]
 async fn mads_pass_and_are_answered() {
-    let (a, b) = (device(3, 1), device(3, 2));
+    let lo = Loopback::claim();
+    let (a, b) = (device(lo, 1), device(lo, 2));
     let (agent_a, agent_b) = (a.open_agent(CM).unwrap(), b.open_agent(CM).unwrap());
     let to = to_gsi(&a, b.gids(1).unwrap()[0].gid);
     send_all(&*agent_a, (0..1000).map(|n| OutgoingMad { to, mad: mad(n) })).await;
@@ -88,7 +86,7 @@ async fn mads_pass_and_are_answered() {
 #[tokio::test]
 async fn a_device_talks_to_itself_over_ipv6() {
     let mut config = UdpConfig::new([IpAddr::V6(Ipv6Addr::LOCALHOST)]);
-    config.port = 20_000 + (std::process::id() % 40_000) as u16;
+    config.port = Loopback::claim().port();
     let file = std::env::temp_dir().join(format!("ibsoft-udp6-{}.pcap", std::process::id()));
     config.pcap = Some(file.clone());
     let device = SoftDevice::bind(config).unwrap();
@@ -110,8 +108,9 @@ async fn a_device_talks_to_itself_over_ipv6() {
 async fn an_acknowledgement_leaves_with_the_answer_of_the_program() {
     const ROUNDS: u64 = 50;
     // Nothing is sent twice, however busy the machine is.
+    let lo = Loopback::claim();
     let options = Options { timeout: 20, ..Options::default() };
-    let (a, b) = pair(device(23, 1), device(23, 2), options).await;
+    let (a, b) = pair(device(lo, 1), device(lo, 2), options).await;
     for end in [&a, &b] {
         end.post_recv(ROUNDS, 64);
     }
@@ -134,7 +133,8 @@ async fn an_acknowledgement_leaves_with_the_answer_of_the_program() {
 
 #[tokio::test]
 async fn the_nak_of_a_failed_queue_pair_has_left_when_its_program_learns_of_it() {
-    let (a, b) = pair(device(26, 1), device(26, 2), Options::default()).await;
+    let lo = Loopback::claim();
+    let (a, b) = pair(device(lo, 1), device(lo, 2), Options::default()).await;
     b.post_recv(1, 4);
     a.post_send(7, b"too long", None);
     assert_eq!(soon(b.completions(1)).await[0].status, Status::LOC_LEN_ERR);
@@ -151,7 +151,8 @@ async fn a_waker_that_panics_keeps_nothing_from_leaving() {
             panic!("as it is meant to");
         }
     }
-    let (device, _peer) = (device(27, 1), UdpSocket::bind((address(27, 2), 4791)).unwrap());
+    let lo = Loopback::claim();
+    let (device, _peer) = (device(lo, 1), UdpSocket::bind((lo.address(2), 4791)).unwrap());
     let cq = device.create_cq(102).await.unwrap();
     let qp = device.domain().create_qp(QpSpec::new(QpType::Ud, &cq, 100, 2)).await.unwrap();
     let qkey = QKey(0x11);
@@ -160,7 +161,7 @@ async fn a_waker_that_panics_keeps_nothing_from_leaving() {
     for transition in [Transition::Init(init), Transition::DatagramRtr, rts] {
         qp.modify(transition).await.unwrap();
     }
-    let av = common::address(&device, 1, Gid::from_ip(address(27, 2).into()), true);
+    let av = address(&device, 1, Gid::from_ip(lo.address(2).into()), true);
     let ah = device.domain().create_ah(av).await.unwrap();
     let to = DatagramDest { ah, qpn: qp.qpn(), qkey };
     let post = |count, len| {
@@ -192,7 +193,8 @@ async fn a_waker_that_panics_keeps_nothing_from_leaving() {
 /// Nothing here is awaited: the I/O tasks never run.
 #[tokio::test]
 async fn who_looks_again_and_again_receives_by_himself() {
-    let (a, b) = pair(device(24, 1), device(24, 2), Options::default()).await;
+    let lo = Loopback::claim();
+    let (a, b) = pair(device(lo, 1), device(lo, 2), Options::default()).await;
     b.post_recv(1, 65_536);
     let sent = message(7, 65_536);
     a.post_send(7, &sent, None);
@@ -212,7 +214,8 @@ async fn who_looks_again_and_again_receives_by_himself() {
 
 #[tokio::test]
 async fn who_looks_and_goes_away_has_acknowledged() {
-    let (a, b) = pair(device(25, 1), device(25, 2), Options::default()).await;
+    let lo = Loopback::claim();
+    let (a, b) = pair(device(lo, 1), device(lo, 2), Options::default()).await;
     b.post_recv(1, 16);
     a.post_send(7, b"hello", None);
     let mut at_b = Vec::new();
@@ -227,7 +230,8 @@ async fn who_looks_and_goes_away_has_acknowledged() {
 
 #[tokio::test]
 async fn a_receiver_that_is_not_ready_delays_the_sender() {
-    let (a, b) = pair(device(4, 1), device(4, 2), Options::default()).await;
+    let lo = Loopback::claim();
+    let (a, b) = pair(device(lo, 1), device(lo, 2), Options::default()).await;
     a.post_send(1, b"early", None);
     soon(async {
         while counter(&b.device, "rnr_naks_sent") == 0 {
@@ -241,8 +245,9 @@ async fn a_receiver_that_is_not_ready_delays_the_sender() {
 
 #[tokio::test]
 async fn a_peer_that_is_gone_ends_the_connection() {
+    let lo = Loopback::claim();
     let options = Options { timeout: 10, retry_count: 2, ..Options::default() };
-    let (a, b) = pair(device(5, 1), device(5, 2), options).await;
+    let (a, b) = pair(device(lo, 1), device(lo, 2), options).await;
     drop(b);
     // The I/O task rests: what is posted now has to wake it for the ack timeout.
     for _ in 0..10 {
@@ -255,11 +260,12 @@ async fn a_peer_that_is_gone_ends_the_connection() {
 /// A packet for QP1 as a peer sends it whose socket has another port, and whose kernel counts its packets.
 #[tokio::test]
 async fn hca_t06_any_source_port_and_any_identification_will_do() {
-    let here = device(6, 1);
+    let lo = Loopback::claim();
+    let here = device(lo, 1);
     let agent = here.open_agent(CM).unwrap();
-    let to = SocketAddrV4::new(address(6, 1), 4791);
-    let peer = UdpSocket::bind((address(6, 2), 51_515)).unwrap();
-    let src = SocketAddrV4::new(address(6, 2), 51_515);
+    let to = SocketAddrV4::new(lo.address(1), 4791);
+    let peer = UdpSocket::bind((lo.address(2), 51_515)).unwrap();
+    let src = SocketAddrV4::new(lo.address(2), 51_515);
     for (n, id) in [(1, 0), (2, 0x71a0), (3, 0x71a1)] {
         let bth = Bth { pkey: PKey(0x7fff), mig_req: true, reserved4: 0x3f, ..gsi(n) };
         let datagram = datagram(Ipv4Pseudo { id, ..Ipv4Pseudo::new(src, to) }, bth, n);
@@ -275,9 +281,10 @@ async fn hca_t06_any_source_port_and_any_identification_will_do() {
 
 #[tokio::test]
 async fn hca_t05_what_is_wrong_is_dropped_and_counted() {
-    let here = device(7, 1);
+    let lo = Loopback::claim();
+    let here = device(lo, 1);
     let agent = here.open_agent(CM).unwrap();
-    let (src, to) = (SocketAddrV4::new(address(7, 2), 4791), SocketAddrV4::new(address(7, 1), 4791));
+    let (src, to) = (SocketAddrV4::new(lo.address(2), 4791), SocketAddrV4::new(lo.address(1), 4791));
     let peer = UdpSocket::bind(src).unwrap();
     let good = |bth, n| datagram(Ipv4Pseudo::new(src, to), bth, n);
     let mut damaged = good(gsi(0), 0);
@@ -319,8 +326,9 @@ fn datagram(pseudo: Ipv4Pseudo, bth: Bth, number: u32) -> Vec<u8> {
 
 #[tokio::test]
 async fn hca_t65_a_port_that_is_taken_is_an_error_that_says_what_to_do() {
-    let first = device(8, 1);
-    let second = SoftDevice::bind(UdpConfig::new([address(8, 1).into()]));
+    let lo = Loopback::claim();
+    let first = device(lo, 1);
+    let second = SoftDevice::bind(UdpConfig::new([lo.address(1).into()]));
     let text = second.unwrap_err().to_string();
     for part in ["UDP port 4791 is taken", "rdma_rxe", "rmmod", "another process", "another soft device"] {
         assert!(text.contains(part), "{text}");
@@ -329,9 +337,9 @@ async fn hca_t65_a_port_that_is_taken_is_an_error_that_says_what_to_do() {
     let (agent, cq) = (first.open_agent(CM).unwrap(), first.create_cq(1).await.unwrap());
     drop(first);
     drop(agent);
-    assert!(SoftDevice::bind(UdpConfig::new([address(8, 1).into()])).is_err());
+    assert!(SoftDevice::bind(UdpConfig::new([lo.address(1).into()])).is_err());
     drop(cq);
-    device(8, 1);
+    device(lo, 1);
 }
 
 /// Keeps the I/O task of a device busy, from a thread of its own.
@@ -365,10 +373,11 @@ impl Drop for Flood {
 /// Whatever the I/O task does on another thread at that moment, and whoever still has handles.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_closed_device_can_be_opened_again_at_once() {
-    let flood = Flood::start(address(19, 2), SocketAddrV4::new(address(19, 1), 4791));
+    let lo = Loopback::claim();
+    let flood = Flood::start(lo.address(2), SocketAddrV4::new(lo.address(1), 4791));
     let mut handles = Vec::new();
     for n in 0..200 {
-        let here = device(19, 1);
+        let here = device(lo, 1);
         let (agent, end) = (here.open_agent(CM).unwrap(), End::new(here.clone()).await);
         soon(async {
             while counter(&here, "link_rx_batches") < n % 4 {
@@ -382,7 +391,7 @@ async fn a_closed_device_can_be_opened_again_at_once() {
         soon(here.close()).await;
         assert!(matches!(here.open_agent(CM), Err(DeviceError::Gone)));
     }
-    device(19, 1);
+    device(lo, 1);
     drop(flood);
     for (agent, end) in &handles {
         assert!(matches!(agent.send(&mut Default::default()), Err(DeviceError::Gone)));
@@ -392,7 +401,8 @@ async fn a_closed_device_can_be_opened_again_at_once() {
 
 #[tokio::test]
 async fn closing_flushes_and_may_be_repeated() {
-    let (a, b) = pair(device(20, 1), device(20, 2), Options::default()).await;
+    let lo = Loopback::claim();
+    let (a, b) = pair(device(lo, 1), device(lo, 2), Options::default()).await;
     a.post_recv(2, 16);
     tokio::join!(soon(a.device.close()), soon(a.device.close()));
     assert!(soon(a.completions(2)).await.iter().all(|c| c.status == Status::WR_FLUSH_ERR));
@@ -403,7 +413,7 @@ async fn closing_flushes_and_may_be_repeated() {
     assert!(poll_once(close).is_pending());
     assert_eq!(event(&b.device).await, DeviceEvent::Gone);
     soon(b.device.close()).await;
-    device(20, 2);
+    device(lo, 2);
 }
 
 fn poll_once(future: impl Future<Output = ()>) -> Poll<()> {
@@ -412,6 +422,7 @@ fn poll_once(future: impl Future<Output = ()>) -> Poll<()> {
 
 #[tokio::test]
 async fn addresses_that_cannot_be_bound_are_errors() {
+    let lo = Loopback::claim();
     let open = |ip: &str| SoftDevice::bind(UdpConfig::new([ip.parse().unwrap()])).unwrap_err();
     let text = open("192.0.2.77").to_string();
     assert!(text.starts_with("the address is not one of this machine's"), "{text}");
@@ -419,14 +430,14 @@ async fn addresses_that_cannot_be_bound_are_errors() {
         assert!(matches!(open(ip), DeviceError::Unsupported { .. }), "{ip}");
     }
     let ports = |ports: &[&[u8]]| {
-        let port = |hosts: &&[u8]| hosts.iter().map(|&host| address(9, host).into()).collect();
+        let port = |hosts: &&[u8]| hosts.iter().map(|&host| lo.address(host).into()).collect();
         SoftDevice::bind(UdpConfig::with_ports(ports.iter().map(port).collect())).unwrap_err()
     };
     for refused in [ports(&[&[1], &[]]), ports(&[&[1], &[2, 1]])] {
         assert!(matches!(refused, DeviceError::Unsupported { .. }), "{refused}");
     }
     assert!(matches!(ports(&[&[1][..]; 9]), DeviceError::Limit { value: 9, limit: 8, .. }));
-    let mut config = UdpConfig::new([address(9, 1).into()]);
+    let mut config = UdpConfig::new([lo.address(1).into()]);
     config.pcap = Some("/nonexistent/file.pcap".into());
     let text = SoftDevice::bind(config).unwrap_err().to_string();
     assert!(text.starts_with("creating the pcap file"), "{text}");
@@ -440,10 +451,11 @@ fn without_a_runtime_it_is_an_error() {
 
 #[tokio::test(start_paused = true)]
 async fn udp_under_a_paused_clock_is_refused() {
+    let lo = Loopback::claim();
     let error = SoftDevice::bind(UdpConfig::default()).unwrap_err();
     assert!(matches!(error, DeviceError::Unsupported { .. }));
     tokio::time::resume();
-    SoftDevice::bind(UdpConfig::new([address(10, 1).into()])).unwrap();
+    SoftDevice::bind(UdpConfig::new([lo.address(1).into()])).unwrap();
 }
 
 #[cfg(target_os = "linux")]
@@ -460,19 +472,21 @@ async fn without_addresses_it_takes_free_ones_of_loopback() {
 
 #[tokio::test]
 async fn each_port_has_its_addresses() {
-    let ports = vec![vec![address(3, 1).into()], vec![address(3, 2).into(), address(3, 3).into()]];
+    let lo = Loopback::claim();
+    let ports = vec![vec![lo.address(1).into()], vec![lo.address(2).into(), lo.address(3).into()]];
     let device = SoftDevice::bind(UdpConfig::with_ports(ports)).unwrap();
-    let [a, b, c] = [1, 2, 3].map(|host| address(3, host));
+    let [a, b, c] = [1, 2, 3].map(|host| lo.address(host));
     assert_eq!((device.attr().ports, &*device.attr().name), (2, &*format!("soft:{a}+{b},{c}")));
     let gids = |port| device.gids(port).unwrap().iter().map(|entry| entry.gid).collect::<Vec<_>>();
     assert_eq!((gids(1), gids(2)), (vec![a.into()], vec![b.into(), c.into()]));
-    let source = |port| device.resolve(port, address(3, 9).into()).map(|path| path.sgid);
+    let source = |port| device.resolve(port, lo.address(9).into()).map(|path| path.sgid);
     assert_eq!([1, 2, 3].map(source), [Some(a.into()), Some(b.into()), None]);
 }
 
 #[tokio::test]
 async fn the_gid_table_is_the_addresses() {
-    let ips = [IpAddr::V4(address(11, 1)), address(11, 2).into(), address(11, 1).into()];
+    let lo = Loopback::claim();
+    let ips = [IpAddr::V4(lo.address(1)), lo.address(2).into(), lo.address(1).into()];
     let device = SoftDevice::bind(UdpConfig::new(ips)).unwrap();
     let gids = device.gids(1).unwrap();
     assert_eq!(gids.len(), 2);
@@ -482,15 +496,15 @@ async fn the_gid_table_is_the_addresses() {
     assert!(matches!(device.port(2), Err(DeviceError::Limit { what: "port", value: 2, limit: 1 })));
     assert_eq!(device.pkeys(1).unwrap(), [PKey::DEFAULT]);
 
-    let path = device.resolve(1, address(11, 9).into()).unwrap();
-    assert_eq!((path.sgid, path.dgid), (gids[0].gid, address(11, 9).into()));
+    let path = device.resolve(1, lo.address(9).into()).unwrap();
+    assert_eq!((path.sgid, path.dgid), (gids[0].gid, lo.address(9).into()));
     assert_eq!((path.mtu, path.rate, path.hop_limit), (port.active_mtu, Rate::PORT_CURRENT, 64));
     assert_eq!(path.packet_life_time, PacketLifeTime::truncate(16));
     assert!(device.resolve(1, "fd00::1".parse().unwrap()).is_none());
-    assert!(device.resolve(2, address(11, 9).into()).is_none());
+    assert!(device.resolve(2, lo.address(9).into()).is_none());
 
     // Both addresses work.
-    let peer = self::device(11, 3);
+    let peer = self::device(lo, 3);
     let agent = device.open_agent(CM).unwrap();
     let sender = peer.open_agent(CM).unwrap();
     for gid in gids {
@@ -503,9 +517,10 @@ async fn the_gid_table_is_the_addresses() {
 
 #[tokio::test]
 async fn handles_are_dropped_in_any_order_and_the_task_ends() {
+    let lo = Loopback::claim();
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     for order in 0..6 {
-        let (a, b) = pair(device(12, 1), device(12, 2), Options::default()).await;
+        let (a, b) = pair(device(lo, 1), device(lo, 2), Options::default()).await;
         assert_eq!(tasks(), 2);
         for end in [a, b] {
             end.post_recv(2, 16);
@@ -528,10 +543,11 @@ async fn handles_are_dropped_in_any_order_and_the_task_ends() {
 
 #[tokio::test]
 async fn the_pcap_holds_every_packet_with_the_headers_that_the_icrc_covers() {
+    let lo = Loopback::claim();
     let file = std::env::temp_dir().join(format!("ibsoft-udp-{}.pcap", std::process::id()));
-    let mut config = UdpConfig::new([address(13, 1).into()]);
+    let mut config = UdpConfig::new([lo.address(1).into()]);
     config.pcap = Some(file.clone());
-    let (a, b) = pair(SoftDevice::bind(config).unwrap(), device(13, 2), Options::default()).await;
+    let (a, b) = pair(SoftDevice::bind(config).unwrap(), device(lo, 2), Options::default()).await;
     soon(exchange(&a, &b, 2)).await;
     let passed = counter(&a.device, "link_tx_datagrams") + counter(&a.device, "link_rx_datagrams");
     check_pcap(&file, ibwire::icrc::of_ipv4_frame, passed);
@@ -553,9 +569,10 @@ fn check_pcap(file: &Path, icrc_of: fn(&[u8]) -> Result<Icrc, DecodeError>, expe
 
 #[tokio::test]
 async fn with_a_seed_the_numbers_are_the_same() {
+    let lo = Loopback::claim();
     let mut numbers = Vec::new();
     for _ in 0..2 {
-        let mut config = UdpConfig::new([address(14, 1).into()]);
+        let mut config = UdpConfig::new([lo.address(1).into()]);
         config.rng_seed = Some([7; 32]);
         config.name = Some("seeded".into());
         let device = SoftDevice::bind(config).unwrap();
@@ -568,7 +585,8 @@ async fn with_a_seed_the_numbers_are_the_same() {
 /// The sender has to keep what the link does not take.
 #[tokio::test]
 async fn posting_before_the_task_ever_ran_loses_nothing() {
-    let (a, b) = pair(device(15, 1), device(15, 2), Options::default()).await;
+    let lo = Loopback::claim();
+    let (a, b) = pair(device(lo, 1), device(lo, 2), Options::default()).await;
     b.post_recv(100, 2000);
     for n in 0..100 {
         a.post_send(n, &message(n, 2000), None);
@@ -580,11 +598,12 @@ async fn posting_before_the_task_ever_ran_loses_nothing() {
 /// Before the runtime had its turn it does not know yet that the socket takes packets.
 #[tokio::test]
 async fn what_was_sent_leaves_although_the_device_goes_at_once() {
-    let peer = UdpSocket::bind((address(18, 2), 4791)).unwrap();
+    let lo = Loopback::claim();
+    let peer = UdpSocket::bind((lo.address(2), 4791)).unwrap();
     peer.set_read_timeout(Some(std::time::Duration::from_secs(2))).unwrap();
-    let here = device(18, 1);
+    let here = device(lo, 1);
     let agent = here.open_agent(CM).unwrap();
-    let to = to_gsi(&here, address(18, 2).into());
+    let to = to_gsi(&here, lo.address(2).into());
     agent.send(&mut [OutgoingMad { to, mad: mad(1) }].into()).unwrap();
     drop((here, agent));
     assert!(peer.recv(&mut [0; 512]).is_ok());
@@ -592,9 +611,10 @@ async fn what_was_sent_leaves_although_the_device_goes_at_once() {
 
 #[test]
 fn the_end_of_the_runtime_is_the_end_of_the_device() {
+    let lo = Loopback::claim();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (end, agent) = runtime.block_on(async {
-        let end = End::new(device(16, 1)).await;
+        let end = End::new(device(lo, 1)).await;
         let agent = end.device.open_agent(CM).unwrap();
         (end, agent)
     });
@@ -616,7 +636,8 @@ impl ibdev::BufHome for Reposting {
 
 #[tokio::test]
 async fn buffers_go_home_while_the_device_is_free() {
-    let device = device(17, 1);
+    let lo = Loopback::claim();
+    let device = device(lo, 1);
     let (first, second) = (End::new(device.clone()).await, End::new(device).await);
     for end in [&first, &second] {
         let access = Default::default();

@@ -1,6 +1,8 @@
 //! Two ends of a connection, whatever the link between them.
 #![allow(dead_code, reason = "each test target uses its part")]
 
+pub(crate) mod loopback;
+
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;

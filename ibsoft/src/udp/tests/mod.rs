@@ -1,13 +1,16 @@
+#[path = "../../../tests/common/loopback.rs"]
+mod loopback;
 mod shell;
 
 use std::future::poll_fn;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddrV4;
 
 use ibwire::icrc::{Icrc, Ipv4Pseudo};
 use ibwire::packet::{Bth, Opcode, TransportPacket};
 use ibwire::{Gid, Psn, Qpn, ServiceLevel};
 
+use self::loopback::Loopback;
 use super::outbox::Packets;
 use super::receive::{Received, Receiver};
 use super::socket::RoceSocket;
@@ -15,14 +18,8 @@ use super::transmit::{Progress, Transmitter};
 use super::*;
 use crate::engine::{NetHeader, NetRoute};
 
-/// An address that no other test uses: tests run at the same time, in several processes.
-fn address(test: u8, host: u8) -> Ipv4Addr {
-    let process = (std::process::id() % 200) as u8;
-    Ipv4Addr::new(127, 20 + process, 100 + test, host)
-}
-
-fn socket(test: u8, host: u8) -> RoceSocket {
-    let address = LocalAddress::look_up(address(test, host).into());
+fn socket(lo: Loopback, host: u8) -> RoceSocket {
+    let address = LocalAddress::look_up(lo.address(host).into());
     RoceSocket::bind(&address, UdpHeader::ROCE_PORT).unwrap()
 }
 
@@ -95,7 +92,8 @@ async fn send(
 
 #[tokio::test]
 async fn equal_lengths_leave_in_one_call_and_arrive_whole() {
-    let (from, to) = (socket(1, 1), socket(1, 2));
+    let lo = Loopback::claim();
+    let (from, to) = (socket(lo, 1), socket(lo, 2));
     let segmentation = from.gso_segments() > 1;
     // One run up to the shorter packet, one of ten acknowledgements, a single one.
     let lengths = [&[1024; 40][..], &[16][..], &[4; 10], &[1024]].concat();
@@ -112,7 +110,8 @@ async fn equal_lengths_leave_in_one_call_and_arrive_whole() {
 
 #[tokio::test]
 async fn a_batch_that_ends_within_a_message_says_so() {
-    let (from, to) = (socket(60, 1), socket(60, 2));
+    let lo = Loopback::claim();
+    let (from, to) = (socket(lo, 1), socket(lo, 2));
     let net = net(&from, &to);
     let mut receiver = Receiver::new(1);
     for (opcode, goes_on) in [
@@ -139,7 +138,8 @@ async fn a_batch_that_ends_within_a_message_says_so() {
 /// One call is for one peer, and holds no more than an IP datagram can.
 #[tokio::test]
 async fn runs_end_where_one_call_has_to() {
-    let (from, a, b) = (socket(8, 1), socket(8, 2), socket(8, 3));
+    let lo = Loopback::claim();
+    let (from, a, b) = (socket(lo, 1), socket(lo, 2), socket(lo, 3));
     let segmentation = from.gso_segments() > 1;
     let (to_a, to_b) = (net(&from, &a), net(&from, &b));
     let nets = [to_a, to_b, to_b, to_a].into_iter().chain([to_a; 20]);
@@ -163,9 +163,10 @@ async fn runs_end_where_one_call_has_to() {
 /// A peer that takes no merged datagrams, such as rdma_rxe, sees them numbered from 0.
 #[tokio::test]
 async fn hca_t03_segments_of_one_call_have_the_icrc_of_their_number() {
-    let from = socket(2, 1);
+    let lo = Loopback::claim();
+    let from = socket(lo, 1);
     let segmentation = from.gso_segments() > 1;
-    let to = SocketAddrV4::new(address(2, 2), UdpHeader::ROCE_PORT);
+    let to = SocketAddrV4::new(lo.address(2), UdpHeader::ROCE_PORT);
     let plain = std::net::UdpSocket::bind(to).unwrap();
     plain.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
     let route = NetRoute { dgid: Gid::from(*to.ip()), ..net(&from, &from).route.unwrap() };
@@ -184,7 +185,8 @@ async fn hca_t03_segments_of_one_call_have_the_icrc_of_their_number() {
 
 #[tokio::test]
 async fn where_segmentation_fails_each_packet_leaves_by_itself() {
-    let (from, to) = (socket(3, 1), socket(3, 2));
+    let lo = Loopback::claim();
+    let (from, to) = (socket(lo, 1), socket(lo, 2));
     // More segments than any kernel takes.
     from.force_gso_segments(usize::MAX);
     let lengths = [4; 1000];
@@ -198,7 +200,8 @@ async fn where_segmentation_fails_each_packet_leaves_by_itself() {
 /// A peer behind a small MTU: all but the last, shorter datagram are too long, in one call and each by itself.
 #[tokio::test]
 async fn datagrams_that_are_too_long_do_not_end_segmentation() {
-    let (from, to) = (socket(7, 1), socket(7, 2));
+    let lo = Loopback::claim();
+    let (from, to) = (socket(lo, 1), socket(lo, 2));
     // Also where the kernel has none: it is never asked for it.
     from.force_gso_segments(64);
     *from.refuse.lock().unwrap() =
@@ -212,7 +215,8 @@ async fn datagrams_that_are_too_long_do_not_end_segmentation() {
 
 #[tokio::test]
 async fn what_cannot_be_sent_is_counted() {
-    let (from, to) = (socket(4, 1), socket(4, 2));
+    let lo = Loopback::claim();
+    let (from, to) = (socket(lo, 1), socket(lo, 2));
     let foreign = net(&to, &from);
     let other_family =
         NetHeader::roce(NetRoute { dgid: "fd00::1".parse().unwrap(), ..net(&from, &to).route.unwrap() });
@@ -227,7 +231,8 @@ async fn what_cannot_be_sent_is_counted() {
 /// Of the traffic class the two ECN bits pass, each packet with its own.
 #[tokio::test]
 async fn ecn_bits_pass() {
-    let (from, to) = (socket(9, 1), socket(9, 2));
+    let lo = Loopback::claim();
+    let (from, to) = (socket(lo, 1), socket(lo, 2));
     let classes = [0x2a, 0x03, 0x03, 0x01, 0x00];
     let of_class = |traffic_class| {
         let route = NetRoute { traffic_class, ..net(&from, &to).route.unwrap() };
@@ -245,7 +250,8 @@ async fn ecn_bits_pass() {
 
 #[tokio::test]
 async fn damaged_datagrams_are_dropped_each_for_its_cause() {
-    let (peer, here) = (socket(5, 1), socket(5, 2));
+    let lo = Loopback::claim();
+    let (peer, here) = (socket(lo, 1), socket(lo, 2));
     let (std::net::SocketAddr::V4(src), std::net::SocketAddr::V4(dst)) = (peer.local, here.local) else {
         panic!("IPv4 sockets")
     };
@@ -284,8 +290,7 @@ async fn damaged_datagrams_are_dropped_each_for_its_cause() {
 async fn hca_t04_ipv6_sockets_take_datagrams_without_checksum() {
     use std::os::fd::AsFd;
     let address = LocalAddress::look_up("::1".parse().unwrap());
-    let port = 20_000 + (std::process::id() % 40_000) as u16;
-    let socket = RoceSocket::bind(&address, port).unwrap();
+    let socket = RoceSocket::bind(&address, Loopback::claim().port()).unwrap();
     assert!(ibcm_sys::socket::no_check6_rx(socket.socket.as_fd()).unwrap());
 }
 

@@ -18,15 +18,15 @@ use super::backoff::GIVE_UP;
 use super::task::LINGER;
 use super::*;
 
-/// A device at `address(test, 1)`, and its sockets while they are open.
-fn device(test: u8) -> (SoftDevice, Weak<[RoceSocket]>) {
-    let io = Io::new(vec![socket(test, 1)], None, UdpHeader::ROCE_PORT);
+/// A device at `lo.address(1)`, and its sockets while they are open.
+fn device(lo: Loopback) -> (SoftDevice, Weak<[RoceSocket]>) {
+    let io = Io::new(vec![socket(lo, 1)], None, UdpHeader::ROCE_PORT);
     let sockets = io.sockets();
-    (SoftDevice::start(config(test), io, Mtu::B1024, &tokio::runtime::Handle::current()), sockets)
+    (SoftDevice::start(config(lo), io, Mtu::B1024, &tokio::runtime::Handle::current()), sockets)
 }
 
-fn config(test: u8) -> Config {
-    let own = LocalAddress::look_up(address(test, 1).into());
+fn config(lo: Loopback) -> Config {
+    let own = LocalAddress::look_up(lo.address(1).into());
     Config::new(device_attr("soft", Guid(1), 1), vec![port(&[own], Mtu::B1024)], [1; 32])
 }
 
@@ -37,17 +37,17 @@ fn cm_agent(device: &SoftDevice) -> Box<dyn MadAgent> {
 }
 
 /// Whoever gets the MADs that these tests send.
-fn peer(test: u8) -> std::net::UdpSocket {
-    let peer = std::net::UdpSocket::bind((address(test, 2), UdpHeader::ROCE_PORT)).unwrap();
+fn peer(lo: Loopback) -> std::net::UdpSocket {
+    let peer = std::net::UdpSocket::bind((lo.address(2), UdpHeader::ROCE_PORT)).unwrap();
     socket2::SockRef::from(&peer).set_recv_buffer_size(1 << 20).unwrap();
     peer.set_nonblocking(true).unwrap();
     peer
 }
 
 /// MADs with these numbers to the peer.
-fn mads(test: u8, numbers: std::ops::Range<u16>) -> VecDeque<OutgoingMad> {
+fn mads(lo: Loopback, numbers: std::ops::Range<u16>) -> VecDeque<OutgoingMad> {
     let grh = GlobalRoute {
-        dgid: address(test, 2).into(),
+        dgid: lo.address(2).into(),
         sgid_index: 0,
         flow_label: ibwire::FlowLabel::default(),
         hop_limit: 64,
@@ -98,15 +98,16 @@ fn counter(device: &SoftDevice, name: &str) -> u64 {
 /// The I/O task waits for room and sends what was posted meanwhile, in order.
 #[tokio::test]
 async fn a_full_socket_delays_packets() {
-    let peer = peer(6);
-    let (device, sockets) = device(6);
+    let lo = Loopback::claim();
+    let peer = peer(lo);
+    let (device, sockets) = device(lo);
     let agent = cm_agent(&device);
     // The task rests.
     tokio::task::yield_now().await;
 
     refuse(&sockets, Some(full));
     // A window of them waits in the link, another one in the engine; there is no room, though none was refused.
-    let (mut batch, mut rest) = (mads(6, 0..256), mads(6, 256..260));
+    let (mut batch, mut rest) = (mads(lo, 0..256), mads(lo, 256..260));
     agent.send(&mut batch).unwrap();
     assert!(batch.is_empty());
     let rest = tokio::spawn(async move {
@@ -127,8 +128,9 @@ async fn a_full_socket_delays_packets() {
 #[tokio::test]
 async fn a_full_socket_holds_back_queue_pairs() {
     const SENDS: usize = 1000;
-    let peer = peer(62);
-    let (device, sockets) = device(62);
+    let lo = Loopback::claim();
+    let peer = peer(lo);
+    let (device, sockets) = device(lo);
     let (domain, qkey) = (device.domain(), ibwire::QKey(7));
     let cq = device.create_cq(SENDS as u32 + 1).await.unwrap();
     let qp = domain.create_qp(QpSpec::new(QpType::Ud, &cq, SENDS as u32, 1)).await.unwrap();
@@ -136,7 +138,7 @@ async fn a_full_socket_holds_back_queue_pairs() {
     for step in [init.into(), Transition::DatagramRtr, Transition::DatagramRts { sq_psn: Psn::default() }] {
         qp.modify(step).await.unwrap();
     }
-    let ah = domain.create_ah(mads(62, 0..1)[0].to.av).await.unwrap();
+    let ah = domain.create_ah(mads(lo, 0..1)[0].to.av).await.unwrap();
     let to = DatagramDest { ah, qpn: Qpn::truncate(0x100), qkey };
     let datagram = |id| {
         let op = SendOp::Datagram { to: to.clone(), imm: None };
@@ -164,11 +166,12 @@ async fn a_full_socket_holds_back_queue_pairs() {
 /// What was sent before the last handle is dropped goes out, though the socket is full at that moment.
 #[tokio::test]
 async fn packets_that_wait_are_sent_after_the_device() {
-    let peer = peer(10);
-    let (device, sockets) = device(10);
+    let lo = Loopback::claim();
+    let peer = peer(lo);
+    let (device, sockets) = device(lo);
     let agent = cm_agent(&device);
     refuse(&sockets, Some(full));
-    agent.send(&mut mads(10, 0..256)).unwrap();
+    agent.send(&mut mads(lo, 0..256)).unwrap();
     drop((agent, device));
     tokio::task::yield_now().await;
     has_room(&sockets, &peer);
@@ -178,23 +181,24 @@ async fn packets_that_wait_are_sent_after_the_device() {
     while sockets.strong_count() > 0 {
         tokio::task::yield_now().await;
     }
-    socket(10, 1);
+    socket(lo, 1);
 }
 
 /// The same for a device that is closed while it has handles.
 #[tokio::test]
 async fn closing_sends_what_waits() {
-    let peer = peer(11);
-    let (device, sockets) = device(11);
+    let lo = Loopback::claim();
+    let peer = peer(lo);
+    let (device, sockets) = device(lo);
     let agent = cm_agent(&device);
     refuse(&sockets, Some(full));
-    agent.send(&mut mads(11, 0..256)).unwrap();
+    agent.send(&mut mads(lo, 0..256)).unwrap();
     let mut close = pin!(device.close());
     assert!(close.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     tokio::task::yield_now().await;
     has_room(&sockets, &peer);
     close.await;
-    socket(11, 1);
+    socket(lo, 1);
     let peer = tokio::net::UdpSocket::from_std(peer).unwrap();
     arrive(&peer, 0..256).await;
     assert_eq!(counter(&device, "link_drop_tx_closed"), 0);
@@ -233,12 +237,13 @@ impl Log {
 /// A socket that stays full keeps the addresses for a bounded time; what is lost is counted and reported.
 #[tokio::test(start_paused = true)]
 async fn packets_that_cannot_be_sent_are_counted_and_reported() {
+    let lo = Loopback::claim();
     let (log, _guard) = Log::subscribe();
     for close in [true, false] {
-        let (device, sockets) = device(12);
+        let (device, sockets) = device(lo);
         let agent = cm_agent(&device);
         refuse(&sockets, Some(full));
-        agent.send(&mut mads(12, 0..256)).unwrap();
+        agent.send(&mut mads(lo, 0..256)).unwrap();
         if close {
             let started = tokio::time::Instant::now();
             tokio::join!(device.close(), device.close());
@@ -252,9 +257,9 @@ async fn packets_that_cannot_be_sent_are_counted_and_reported() {
             tokio::time::sleep(Duration::from_millis(4)).await;
         }
         assert_eq!(sockets.strong_count(), 0);
-        socket(12, 1);
+        socket(lo, 1);
     }
-    let (text, own) = (log.text(), format!("addresses=[{}]", address(12, 1)));
+    let (text, own) = (log.text(), format!("addresses=[{}]", lo.address(1)));
     let reports: Vec<_> = text.lines().filter(|line| line.contains("closed before")).collect();
     assert_eq!(reports.len(), 2, "{text}");
     for report in reports {
@@ -268,12 +273,13 @@ async fn packets_that_cannot_be_sent_are_counted_and_reported() {
 /// The end of the runtime is no time to wait.
 #[test]
 fn packets_that_wait_when_the_runtime_ends_are_counted() {
+    let lo = Loopback::claim();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (device, agent) = runtime.block_on(async {
-        let (device, sockets) = device(13);
+        let (device, sockets) = device(lo);
         let agent = cm_agent(&device);
         refuse(&sockets, Some(full));
-        agent.send(&mut mads(13, 0..256)).unwrap();
+        agent.send(&mut mads(lo, 0..256)).unwrap();
         (device, agent)
     });
     drop(runtime);
@@ -284,9 +290,10 @@ fn packets_that_wait_when_the_runtime_ends_are_counted() {
 /// A socket that cannot be read is left alone for longer and longer, and then read again.
 #[tokio::test(start_paused = true)]
 async fn receive_errors_are_waited_for() {
-    let (device, sockets) = device(14);
+    let lo = Loopback::claim();
+    let (device, sockets) = device(lo);
     let agent = cm_agent(&device);
-    let from = socket(14, 2);
+    let from = socket(lo, 2);
     let errors = || counter(&device, "link_rx_errors");
     *sockets.upgrade().unwrap()[0].fail_receive.lock().unwrap() = Some(|| io::Error::other("no memory"));
     let datagram = |n: u32| {
@@ -310,7 +317,7 @@ async fn receive_errors_are_waited_for() {
     // Eight at once, then after 1, 2, 4 … 512 ms.
     assert!((10..=18).contains(&errors()), "{}", errors());
     // Timers go on meanwhile, sending works, and the device is there.
-    agent.send(&mut mads(14, 0..1)).unwrap();
+    agent.send(&mut mads(lo, 0..1)).unwrap();
     assert_eq!(counter(&device, "link_tx_datagrams"), 1);
     *sockets.upgrade().unwrap()[0].fail_receive.lock().unwrap() = None;
     let mut received = Vec::new();
@@ -324,7 +331,8 @@ async fn receive_errors_are_waited_for() {
 /// Who looks again and again is no reason to try a broken socket as often.
 #[tokio::test(start_paused = true)]
 async fn receive_errors_are_waited_for_by_those_who_look() {
-    let (device, sockets) = device(62);
+    let lo = Loopback::claim();
+    let (device, sockets) = device(lo);
     *sockets.upgrade().unwrap()[0].fail_receive.lock().unwrap() = Some(|| io::Error::other("no memory"));
     let cq = device.create_cq(1).await.unwrap();
     let look = || (0..1000).for_each(|_| assert!(!cq.look()));
@@ -341,9 +349,10 @@ async fn receive_errors_are_waited_for_by_those_who_look() {
 
 #[tokio::test(start_paused = true)]
 async fn a_socket_that_gives_only_errors_is_the_end_of_the_device() {
+    let lo = Loopback::claim();
     let (log, _guard) = Log::subscribe();
-    let (device, sockets) = device(15);
-    let from = socket(15, 2);
+    let (device, sockets) = device(lo);
+    let from = socket(lo, 2);
     *sockets.upgrade().unwrap()[0].fail_receive.lock().unwrap() = Some(|| io::Error::other("broken"));
     let to = sockets.upgrade().unwrap()[0].local;
     socket2::SockRef::from(&from.socket).send_to(b"anything", &to.into()).unwrap();
@@ -356,19 +365,19 @@ async fn a_socket_that_gives_only_errors_is_the_end_of_the_device() {
     assert!(counter(&device, "link_rx_errors") < 40);
     assert!(log.text().contains("the device is gone"), "{}", log.text());
     device.close().await;
-    socket(15, 1);
+    socket(lo, 1);
 }
 
 /// One poll handles a bounded number of packets and bytes, however many are waiting.
-async fn flood(test: u8, datagram: &[u8], most: u64) {
-    let io = Arc::new(Io::new(vec![socket(test, 1)], None, UdpHeader::ROCE_PORT));
+async fn flood(lo: Loopback, datagram: &[u8], most: u64) {
+    let io = Arc::new(Io::new(vec![socket(lo, 1)], None, UdpHeader::ROCE_PORT));
     let sockets = io.sockets();
     let (open, closed) = watch::channel(());
     let link = UdpLink::new(io.clone(), Mtu::B1024, closed, tokio::runtime::Handle::current());
-    let core = Arc::new(Core::new(Engine::new(config(test)), Box::new(link), Instant::now()));
+    let core = Arc::new(Core::new(Engine::new(config(lo)), Box::new(link), Instant::now()));
     let mut task = pin!(task::run(Arc::downgrade(&core), io, open));
     let device = SoftDevice::new(core);
-    let from = std::net::UdpSocket::bind((address(test, 2), UdpHeader::ROCE_PORT)).unwrap();
+    let from = std::net::UdpSocket::bind((lo.address(2), UdpHeader::ROCE_PORT)).unwrap();
     let sent = 3 * most;
     for _ in 0..sent {
         from.send_to(datagram, sockets.upgrade().unwrap()[0].local).unwrap();
@@ -393,11 +402,13 @@ async fn flood(test: u8, datagram: &[u8], most: u64) {
 
 #[tokio::test]
 async fn a_flood_leaves_other_tasks_their_turn() {
-    flood(16, b"short", 512).await;
+    let lo = Loopback::claim();
+    flood(lo, b"short", 512).await;
 }
 
 /// Who posts receives again has to come before the messages of half a mebibyte are acknowledged.
 #[tokio::test]
 async fn a_flood_of_long_packets_leaves_other_tasks_their_turn() {
-    flood(61, &[0; 4096], 128).await;
+    let lo = Loopback::claim();
+    flood(lo, &[0; 4096], 128).await;
 }
