@@ -2,45 +2,67 @@
 
 use std::time::Instant;
 
-use ibwire::packet::{Bth, Opcode, PacketError, Transport, TransportPacket};
+use ibwire::packet::{Bth, PacketError, Transport, TransportPacket};
 use ibwire::{Psn, Qpn};
 
 use super::Engine;
 use super::net::{Ingress, NetHeader};
 use super::port::Port;
 
+/// What came together with a packet, behind it: packets of its length from the same place, not looked at yet.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Behind<'a> {
+    bytes: &'a [u8],
+    /// From one packet to the next.
+    stride: usize,
+}
+
 /// Packets from the middle of a message that lie behind another one of it: their headers differ in the PSN, one more each
 /// time, and in whether an acknowledgement is asked for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Middles<'a> {
-    bytes: &'a [u8],
-    /// From the BTH to the end of the payload.
+    behind: Behind<'a>,
+    /// Of each from the BTH to the end of the payload.
     len: usize,
-    /// From one packet to the next.
-    stride: usize,
-    opcode: Opcode,
-    psn: Psn,
     count: u32,
-    /// The first that asks for an acknowledgement.
-    asks: Option<u32>,
+    asks: bool,
 }
 
 impl<'a> Middles<'a> {
-    /// Those at the front of `bytes` that go on where a packet of `len` bytes with the header `first` ends; `stride` bytes
-    /// from one to the next.
-    fn find(first: &Bth, len: usize, bytes: &'a [u8], stride: usize) -> Self {
-        let (opcode, psn) = (first.opcode, first.psn.offset(1));
-        let mut found = Self { bytes, len, stride, opcode, psn, count: 0, asks: None };
-        if !opcode.is_middle() || first.pad != 0 {
+    pub(super) const NONE: Self =
+        Self { behind: Behind { bytes: &[], stride: 1 }, len: Bth::LEN, count: 0, asks: false };
+
+    pub(super) fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Whether one of them asks for an acknowledgement.
+    pub(super) fn ask(&self) -> bool {
+        self.asks
+    }
+
+    pub(super) fn payloads(&self) -> impl Iterator<Item = &'a [u8]> {
+        let (Behind { bytes, stride }, payload) = (self.behind, Bth::LEN..self.len);
+        bytes.chunks(stride).take(self.count as usize).map(move |packet| &packet[payload.clone()])
+    }
+}
+
+impl<'a> Ingress<'a> {
+    /// The packets behind this one that go on where it ends, `most` at most. None if it is not from the middle of a message
+    /// itself.
+    pub(super) fn middles(&self, most: u32) -> Middles<'a> {
+        let first = self.packet.bth();
+        let mut found = Middles { behind: self.behind, len: self.len, ..Middles::NONE };
+        if !first.opcode.is_middle() || first.pad != 0 {
             return found;
         }
-        for bytes in bytes.chunks(stride).take_while(|bytes| bytes.len() >= len) {
-            let expected = Bth { psn: psn.offset(found.count), ..*first };
+        let Behind { bytes, stride } = self.behind;
+        let whole = bytes.chunks(stride).take_while(|bytes| bytes.len() >= self.len);
+        for bytes in whole.take(most as usize) {
+            let expected = Bth { psn: first.psn.offset(found.count + 1), ..*first };
             match Bth::parse(bytes) {
                 Ok(header) if header == Bth { ack_req: header.ack_req, ..expected } => {
-                    if header.ack_req {
-                        found.asks.get_or_insert(found.count);
-                    }
+                    found.asks |= header.ack_req;
                 }
                 _ => break,
             }
@@ -49,33 +71,14 @@ impl<'a> Middles<'a> {
         found
     }
 
-    pub(super) fn count(&self) -> u32 {
-        self.count
+    /// The PSN behind this one.
+    pub(super) fn next_psn(&self) -> Psn {
+        self.packet.bth().psn.offset(1)
     }
 
-    pub(super) fn opcode(&self) -> Opcode {
-        self.opcode
-    }
-
-    /// The PSN of the first.
-    pub(super) fn psn(&self) -> Psn {
-        self.psn
-    }
-
-    /// How long the payload of each is.
-    pub(super) fn payload_len(&self) -> usize {
+    /// How long the payload is of packets from the middle of a message.
+    pub(super) fn middle_len(&self) -> usize {
         self.len - Bth::LEN
-    }
-
-    /// The payloads of the first `count`.
-    pub(super) fn payloads(&self, count: u32) -> impl Iterator<Item = &'a [u8]> {
-        let payload = Bth::LEN..self.len;
-        self.bytes.chunks(self.stride).take(count as usize).map(move |packet| &packet[payload.clone()])
-    }
-
-    /// Whether one of the first `count` asks for an acknowledgement.
-    pub(super) fn ask(&self, count: u32) -> bool {
-        self.asks.is_some_and(|asks| asks < count)
     }
 }
 
@@ -83,7 +86,7 @@ impl Engine {
     /// Handles a packet that arrived on `port`: `bytes` from the BTH through the padding, without the ICRC, which
     /// the link has checked. What is wrong with it is counted, see [`Counters`](super::Counters).
     pub fn handle_packet(&mut self, now: Instant, port: u8, net: &NetHeader, bytes: &[u8]) {
-        self.arrived(now, port, net, bytes, (&[], 1));
+        self.arrived(now, port, net, bytes, Middles::NONE.behind);
     }
 
     /// The same for packets of one length that came from the same place one after the other: each `len` bytes, and `room`
@@ -99,21 +102,14 @@ impl Engine {
         let stride = (len + room).max(1);
         let mut rest = bytes;
         while !rest.is_empty() {
-            let behind = rest.get(stride..).unwrap_or_default();
-            let taken = self.arrived(now, port, net, &rest[..len.min(rest.len())], (behind, stride));
-            rest = behind.get(taken as usize * stride..).unwrap_or_default();
+            let bytes = rest.get(stride..).unwrap_or_default();
+            let taken = self.arrived(now, port, net, &rest[..len.min(rest.len())], Behind { bytes, stride });
+            rest = bytes.get(taken as usize * stride..).unwrap_or_default();
         }
     }
 
     /// Handles a packet, and some of those `behind` it with it. How many those were.
-    fn arrived(
-        &mut self,
-        now: Instant,
-        port: u8,
-        net: &NetHeader,
-        bytes: &[u8],
-        behind: (&[u8], usize),
-    ) -> u32 {
+    fn arrived(&mut self, now: Instant, port: u8, net: &NetHeader, bytes: &[u8], behind: Behind<'_>) -> u32 {
         let before = tracing::enabled!(tracing::Level::TRACE).then_some(self.shared.counters);
         let taken = self.route(now, port, net, bytes, behind);
         let (packets, len) = (1 + u64::from(taken), bytes.len() as u64);
@@ -126,14 +122,7 @@ impl Engine {
     }
 
     /// Finds whom a packet is for. How many of those behind it are handled with it.
-    fn route(
-        &mut self,
-        now: Instant,
-        port: u8,
-        net: &NetHeader,
-        bytes: &[u8],
-        (behind, stride): (&[u8], usize),
-    ) -> u32 {
+    fn route(&mut self, now: Instant, port: u8, net: &NetHeader, bytes: &[u8], behind: Behind<'_>) -> u32 {
         if !self.shared.port(port).is_some_and(Port::is_up) {
             self.shared.counters.drop_port_down += 1;
             return 0;
@@ -158,7 +147,6 @@ impl Engine {
             return 0;
         }
         let dest = bth.dest_qp;
-        let behind = Middles::find(bth, bytes.len(), behind, stride);
         let ingress = Ingress { port, net, packet, len: bytes.len(), behind };
         match dest {
             Qpn::GSI => self.gsi.handle_packet(&ingress, &mut self.shared),

@@ -7,7 +7,7 @@ use ibwire::icrc::Icrc;
 use ibwire::packet::{Bth, Grh, GrhArea, Ipv4Header, TransportPacket, UdpHeader};
 use ibwire::{FlowLabel, Gid, Lid, Qpn, ServiceLevel};
 
-use super::arrival::Middles;
+use super::arrival::Behind;
 
 /// What stands in front of the BTH: LRH and GRH on InfiniBand, the IP header on RoCE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +96,7 @@ pub(super) struct Ingress<'a> {
     /// Bytes from the BTH through the padding.
     pub(super) len: usize,
     /// What may be handled with it.
-    pub(super) behind: Middles<'a>,
+    pub(super) behind: Behind<'a>,
 }
 
 /// Where a packet goes.

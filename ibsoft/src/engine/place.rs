@@ -8,6 +8,7 @@ use ibwire::packet::{Opcode, Operation, Reth, TransportPacket};
 use super::arrival::Middles;
 use super::counters::Counters;
 use super::memory::{Rights, Unreachable};
+use super::net::Ingress;
 use super::receives::Receives;
 use super::sg;
 use super::shared::{Arrival, Shared, Side};
@@ -154,46 +155,49 @@ impl Placement {
         Ok(opcode.is_last() || opcode.is_only())
     }
 
-    /// Places packets from the middle of the message that is half in, as many of the first ones as [`check`](Self::check)
-    /// would let in and as have room. How many.
-    pub(super) fn place_middles(
+    /// Places packets from the middle of the message that is half in, which came behind one that was placed: as many of the
+    /// first ones as [`check`](Self::check) would let in and as have room.
+    pub(super) fn place_middles<'a>(
         &mut self,
-        middles: &Middles<'_>,
+        ingress: &Ingress<'a>,
         rights: Rights,
         receives: &mut Receives,
         shared: &mut Shared,
-    ) -> u32 {
+    ) -> Middles<'a> {
         let mtu = self.mtu;
-        if middles.payload_len() != mtu || is_write(middles.opcode()) != self.is_writing() {
-            return 0;
+        if ingress.middle_len() != mtu || is_write(ingress.packet.bth().opcode) != self.is_writing() {
+            return Middles::NONE;
         }
-        let fitting = |bytes: usize| middles.count().min((bytes / mtu) as u32);
+        let fitting = |bytes: usize| ingress.middles((bytes / mtu) as u32);
         match self.message {
             Some(Message::Write { reth, placed }) => {
                 // The last packet of the message has at least a byte.
-                let count = fitting((reth.len - placed).saturating_sub(1) as usize);
+                let middles = fitting((reth.len - placed).saturating_sub(1) as usize);
+                if middles.count() == 0 {
+                    return Middles::NONE;
+                }
                 let Rights { domain, .. } = rights;
                 let reached =
                     shared.memory.reach(domain, reth.rkey, Access::REMOTE_WRITE, reth.va, reth.len as usize);
-                let Ok((memory, at)) = reached else { return 0 };
-                for (payload, k) in middles.payloads(count).zip(0..) {
+                let Ok((memory, at)) = reached else { return Middles::NONE };
+                for (payload, k) in middles.payloads().zip(0..) {
                     // Inside, because the whole message is.
                     _ = memory.copy_from(at + placed as usize + k * mtu, payload);
                 }
-                self.message = Some(Message::Write { reth, placed: placed + count * mtu as u32 });
-                count
+                self.message = Some(Message::Write { reth, placed: placed + middles.count() * mtu as u32 });
+                middles
             }
             Some(Message::Send { placed }) => {
                 let longest = shared.device.max_message as usize;
-                let Some(receive) = receives.hold(shared) else { return 0 };
-                let count = fitting(longest.min(sg::capacity(&receive.sg)).saturating_sub(placed));
-                for (payload, k) in middles.payloads(count).zip(0..) {
+                let Some(receive) = receives.hold(shared) else { return Middles::NONE };
+                let middles = fitting(longest.min(sg::capacity(&receive.sg)).saturating_sub(placed));
+                for (payload, k) in middles.payloads().zip(0..) {
                     sg::scatter(&mut receive.sg, placed + k * mtu, payload);
                 }
-                self.message = Some(Message::Send { placed: placed + count as usize * mtu });
-                count
+                self.message = Some(Message::Send { placed: placed + middles.count() as usize * mtu });
+                middles
             }
-            None => 0,
+            None => Middles::NONE,
         }
     }
 

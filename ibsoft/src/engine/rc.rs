@@ -136,13 +136,12 @@ impl Rc {
         }
         self.heard = Some(now);
         // With an alternate path each packet may be the one that comes by it.
-        let goes_on =
-            ingress.behind.count() > 0 && self.peer.as_ref().is_some_and(|peer| peer.alternate.is_none());
+        let goes_on = self.peer.as_ref().is_some_and(|peer| peer.alternate.is_none());
         if bth.opcode.is_response() {
             let result = self.requester.handle(now, packet, sq, shared);
             let result = self.or_migrate(result, sq.qpn, shared);
             let behind = match goes_on && result.is_ok() {
-                true => self.requester.take_middles(now, &ingress.behind, sq, shared),
+                true => self.requester.take_middles(now, ingress, sq, shared),
                 false => 0,
             };
             self.arm(sq, shared);
@@ -156,7 +155,7 @@ impl Rc {
                 shared.device_event(DeviceEvent::CommEstablished(rq.qpn));
             }
         })?;
-        Ok(if goes_on { self.responder.take_middles(&ingress.behind, receives, shared) } else { 0 })
+        Ok(if goes_on { self.responder.take_middles(ingress, receives, shared) } else { 0 })
     }
 
     /// Sees to it that the QP comes up when the requester wants it.

@@ -20,9 +20,8 @@ use ibwire::packet::{
 };
 use ibwire::{Msn, Psn, RnrTimer};
 
-use super::arrival::Middles;
 use super::memory::{Rights, Unreachable};
-use super::net::{Run, write_header, write_packet};
+use super::net::{Ingress, Run, write_header, write_packet};
 use super::peer::Peer;
 use super::place::{Placement, Refusal};
 use super::qp::{Blame, Failure};
@@ -242,21 +241,23 @@ impl Responder {
         }
     }
 
-    /// Takes packets from the middle of the message that is coming in, if they are the expected ones. How many.
+    /// Takes packets from the middle of the message that is coming in, which came behind one of it, if they are the expected
+    /// ones. How many.
     pub(super) fn take_middles(
         &mut self,
-        middles: &Middles<'_>,
+        ingress: &Ingress<'_>,
         receives: &mut Receives,
         shared: &mut Shared,
     ) -> u32 {
-        if middles.psn() != self.expected {
+        if ingress.next_psn() != self.expected {
             return 0;
         }
-        let taken = self.placement.place_middles(middles, self.rights, receives, shared);
+        let middles = self.placement.place_middles(ingress, self.rights, receives, shared);
+        let taken = middles.count();
         if taken > 0 {
             self.expected = self.expected.offset(taken);
             self.acked = self.expected.prev();
-            self.ack |= middles.ask(taken);
+            self.ack |= middles.ask();
             self.told = Told::Nothing;
         }
         taken

@@ -8,7 +8,6 @@ use ibdev::{DeviceEvent, SendFlags};
 use ibwire::Psn;
 use ibwire::packet::{Bth, Transport};
 
-use super::arrival::Middles;
 use super::memory::Rights;
 use super::net::Ingress;
 use super::peer::{Peer, PeerPath};
@@ -141,7 +140,7 @@ impl Uc {
             return 0;
         }
         connected.place(state, ingress, receives, side, shared);
-        connected.place_middles(&ingress.behind, receives, shared)
+        connected.place_middles(ingress, receives, shared)
     }
 }
 
@@ -185,12 +184,13 @@ impl Connected {
         }
     }
 
-    /// Places packets from the middle of the message that is half in, if they are the expected ones. How many.
-    fn place_middles(&mut self, middles: &Middles<'_>, receives: &mut Receives, shared: &mut Shared) -> u32 {
-        if middles.count() == 0 || middles.psn() != self.expected {
+    /// Places packets from the middle of the message that is half in, which came behind one of it, if they are the expected
+    /// ones. How many.
+    fn place_middles(&mut self, ingress: &Ingress<'_>, receives: &mut Receives, shared: &mut Shared) -> u32 {
+        if ingress.next_psn() != self.expected {
             return 0;
         }
-        let placed = self.placement.place_middles(middles, self.rights, receives, shared);
+        let placed = self.placement.place_middles(ingress, self.rights, receives, shared).count();
         self.expected = self.expected.offset(placed);
         placed
     }

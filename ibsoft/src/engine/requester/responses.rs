@@ -7,7 +7,7 @@ use ibwire::Psn;
 use ibwire::packet::{AtomicAckEth, NakCode, Opcode, Syndrome, SyndromeKind, TransportPacket};
 
 use super::{Requester, Wait};
-use crate::engine::arrival::Middles;
+use crate::engine::net::Ingress;
 use crate::engine::sg;
 use crate::engine::shared::{Shared, Side};
 
@@ -48,16 +48,17 @@ impl Requester {
         self.fail_if_refused(now, side, shared)
     }
 
-    /// Takes packets from the middle of the response to the read at `una`, if they are the next ones. How many.
+    /// Takes packets from the middle of the response to the read at `una`, which came behind one of it, if they are the next
+    /// ones. How many.
     pub(in crate::engine) fn take_middles(
         &mut self,
         now: Instant,
-        middles: &Middles<'_>,
+        ingress: &Ingress<'_>,
         side: &mut Side,
         shared: &mut Shared,
     ) -> u32 {
         let sent = self.sent.distance(self.una).max(0) as u32;
-        if middles.psn() != self.una || self.refused.is_some() {
+        if ingress.next_psn() != self.una || self.refused.is_some() {
             return 0;
         }
         let index = self.done;
@@ -69,12 +70,12 @@ impl Requester {
         let start = self.cut.range(message, index).start;
         // The last packet of a response is another kind of packet.
         let before_last = self.cut.read_end(message, index) - 1 - index;
-        if middles.payload_len() != self.cut.mtu() {
+        if ingress.middle_len() != self.cut.mtu() {
             return 0;
         }
-        let most = middles.count().min(before_last).min(sent);
+        let middles = ingress.middles(before_last.min(sent));
         let places = (start..).step_by(self.cut.mtu());
-        let filled = places.zip(middles.payloads(most));
+        let filled = places.zip(middles.payloads());
         let taken = filled.take_while(|(at, payload)| sg::fill(&mut work.sg, *at, payload)).count() as u32;
         if taken == 0 {
             return 0;
