@@ -10,6 +10,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Bytes, BytesMut};
 use futures_core::Stream;
 use futures_sink::Sink;
+use pin_project::pin_project;
 use tokio_util::codec::{Decoder, Encoder};
 
 use crate::backend::Protocol;
@@ -22,6 +23,9 @@ use crate::{DatagramSink, Datagrams, RawError};
 /// Each datagram is decoded by itself until the codec says that there is no more. What is left then is discarded and
 /// counted, as is a datagram of which the codec makes nothing ([`rx_undecoded`](crate::RawStats::rx_undecoded)); the
 /// next one begins anew. A decoder's error is an item, and the stream goes on with the next datagram.
+///
+/// The codec is not pinned: any will do, `Unpin` or not.
+#[pin_project]
 pub struct Framed<P: Protocol, C> {
     codec: C,
     datagrams: Datagrams<P>,
@@ -52,11 +56,11 @@ fn to_io(error: RawError) -> io::Error {
     error.into()
 }
 
-impl<P: Protocol, C: Decoder + Unpin> Stream for Framed<P, C> {
+impl<P: Protocol, C: Decoder> Stream for Framed<P, C> {
     type Item = Result<(C::Item, P::Meta), C::Error>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let this = self.get_mut();
+        let this = self.project();
         loop {
             if let Some((mut rest, meta)) = this.at_hand.pop_front() {
                 match this.codec.decode(&mut rest) {
@@ -83,26 +87,26 @@ impl<P: Protocol, C: Decoder + Unpin> Stream for Framed<P, C> {
     }
 }
 
-impl<P: Protocol, C: Encoder<I> + Unpin, I> Sink<(I, P::Dest)> for Framed<P, C> {
+impl<P: Protocol, C: Encoder<I>, I> Sink<(I, P::Dest)> for Framed<P, C> {
     type Error = C::Error;
 
     fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), C::Error>> {
-        self.get_mut().sink.poll_room(cx).map_err(|error| to_io(error).into())
+        self.project().sink.poll_room(cx).map_err(|error| to_io(error).into())
     }
 
     fn start_send(self: Pin<&mut Self>, (item, dest): (I, P::Dest)) -> Result<(), C::Error> {
-        let this = self.get_mut();
+        let this = self.project();
         let mut data = BytesMut::new();
         this.codec.encode(item, &mut data)?;
         this.sink.start(Bytes::from(data), dest).map_err(|error| to_io(error).into())
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), C::Error>> {
-        self.get_mut().sink.poll_send(cx).map_err(|error| to_io(error).into())
+        self.project().sink.poll_send(cx).map_err(|error| to_io(error).into())
     }
 
     fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), C::Error>> {
-        self.get_mut().sink.poll_send(cx).map_err(|error| to_io(error).into())
+        self.project().sink.poll_send(cx).map_err(|error| to_io(error).into())
     }
 }
 
