@@ -19,9 +19,6 @@ const UMAD2SIM: &str = "umad2sim/libumad2sim.so";
 /// How long a program may take to begin, or to end when it is told to.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How often saquery asks within that.
-const SAQUERIES: u32 = 4;
-
 /// The programs that are needed and missing.
 pub fn missing() -> Vec<&'static str> {
     let found = |program: &str| {
@@ -118,23 +115,28 @@ impl Fabric {
         input.flush()
     }
 
-    /// What saquery prints at `node`. Its library waits without end for an answer that is lost, as it is where ibsim finds a
-    /// full socket: then it is asked again.
+    /// What saquery prints at `node`. It waits for an answer as long as a program may take, not for a second as it does by
+    /// itself: an answer that comes when it has given up and is ending ends it by a signal, or leaves it waiting for a thread
+    /// of its library without end.
     pub fn saquery(&self, node: &str, arguments: &[&str]) -> io::Result<String> {
         let file = self.folder.join(format!("saquery-{}.out", arguments.join("").replace('/', "_")));
         let mut command = self.command("saquery", node);
-        command.args(arguments);
-        for _ in 0..SAQUERIES {
-            let mut saquery = Self::spawn(&command, Stdio::null(), &file)?;
-            let until = Instant::now() + PATIENCE / SAQUERIES;
-            while Instant::now() < until {
-                if saquery.child.try_wait()?.is_some() {
-                    return fs::read_to_string(&file);
-                }
-                std::thread::sleep(Duration::from_millis(5));
+        command.args(["--timeout", &PATIENCE.as_millis().to_string()]).args(arguments);
+        let mut saquery = Self::spawn(&command, Stdio::null(), &file)?;
+        let until = Instant::now() + PATIENCE + PATIENCE / 4;
+        let status = loop {
+            match saquery.child.try_wait()? {
+                Some(status) => break status,
+                None if Instant::now() > until => return Err(io::Error::other("saquery does not end")),
+                None => std::thread::sleep(Duration::from_millis(5)),
             }
+        };
+        let output = fs::read_to_string(&file)?;
+        if status.success() {
+            Ok(output)
+        } else {
+            Err(io::Error::other(format!("saquery: {status}: {output}")))
         }
-        Err(io::Error::other("saquery does not end"))
     }
 
     /// A program that finds this subnet instead of the machine's devices, and takes `node` for its own.
