@@ -69,8 +69,9 @@ impl Protocol for Ipv6 {
     type Number = NextHeader;
     type Options = Ipv6Options;
 
-    /// The kernel takes so long for each packet that the next one comes about when this one was received.
-    const LOOKS: u8 = 2;
+    /// The kernel takes so long for each packet that the next one comes some looks after this one was received: to sleep and be
+    /// woken for each costs who sends, and the thread, more than that.
+    const LOOKS: u8 = 3;
 
     fn cut(meta: &Ipv6Meta) -> Option<usize> {
         meta.truncated.then_some(meta.wire_len)
