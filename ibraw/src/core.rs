@@ -158,6 +158,7 @@ impl<P: Protocol> Core<P> {
         // A time that is longer than a clock can tell is as good as none.
         let deadline = Instant::now().checked_add(self.send_timeout);
         let mut pause = PAUSE.0;
+        let mut late = RawError::NoBuffers { within: self.send_timeout };
         loop {
             self.check_open()?;
             let wait = match self.backend.send(&datagrams[..count]) {
@@ -165,7 +166,10 @@ impl<P: Protocol> Core<P> {
                 Err(NotSent::Error(error)) => return Err(error),
                 Err(NotSent::WouldBlock) => self.backend.writable(),
                 #[cfg(feature = "soft")]
-                Err(NotSent::NoWay) => self.backend.find_way(datagrams[0].1),
+                Err(NotSent::NoWay) => {
+                    late = RawError::SaUnavailable { source: std::io::ErrorKind::TimedOut.into() };
+                    self.backend.find_way(datagrams[0].1)
+                }
                 Err(NotSent::NoBuffers) => {
                     let until = Instant::now() + pause;
                     pause = (pause * 2).min(PAUSE.1);
@@ -183,7 +187,7 @@ impl<P: Protocol> Core<P> {
             };
             match in_time.await {
                 Ok(done) => done?,
-                Err(_) => return Err(RawError::NoBuffers { within: self.send_timeout }),
+                Err(_) => return Err(late),
             }
         }
     }

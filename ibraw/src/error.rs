@@ -1,6 +1,7 @@
 //! What can go wrong.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{EtherType, Group};
@@ -64,7 +65,15 @@ pub enum RawError {
         /// The group.
         group: Group,
         /// Why.
-        source: Box<RawError>,
+        source: Arc<RawError>,
+    },
+    /// The subnet's SA, which alone knows the way to a group or an IPv6 address, was silent or busy all the time, or the port has none at
+    /// the moment. From joining, and from sending to what was not sent to before or was lost: then nothing was joined or
+    /// sent. It passes, so try again; until then the socket receives, and sends where it knows the way.
+    #[error("the SA of the subnet does not answer")]
+    SaUnavailable {
+        /// Why not.
+        source: io::Error,
     },
     /// The destination is of another kind of link.
     #[error("no destination on this link: {0}")]
@@ -104,7 +113,14 @@ pub enum RawError {
         /// How long it was tried.
         within: Duration,
     },
-    /// The queue pair of the socket has failed, on a subnet (spec/raw.md 3.4).
+    /// The queue pair of the socket could not carry out a send, on a subnet (class B of spec/raw.md 3.4): that one and those behind it
+    /// are lost. The next ones go out again; receiving goes on all the time.
+    #[error("{lost} datagrams were not sent: the device could not carry one of them out")]
+    SendFault {
+        /// How many, of this call and of those before it.
+        lost: usize,
+    },
+    /// The queue pair of the socket has failed for good, on a subnet (classes A, C, F and G of spec/raw.md 3.4).
     #[error("the socket's queue pair has failed")]
     QueueFailed,
     /// The system refused.
@@ -133,9 +149,12 @@ impl RawError {
     /// What to do about it.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::LinkDown | Self::Truncated { .. } | Self::NoBuffers { .. } | Self::GroupLost { .. } => {
-                ErrorKind::Transient
-            }
+            Self::LinkDown
+            | Self::Truncated { .. }
+            | Self::NoBuffers { .. }
+            | Self::GroupLost { .. }
+            | Self::SaUnavailable { .. }
+            | Self::SendFault { .. } => ErrorKind::Transient,
             Self::LinkGone | Self::Closed | Self::QueueFailed | Self::Io { .. } | Self::Permission { .. } => {
                 ErrorKind::Fatal
             }
@@ -159,12 +178,15 @@ impl RawError {
 impl From<RawError> for io::Error {
     fn from(error: RawError) -> Self {
         let kind = match &error {
-            RawError::Io { source, .. } => return io::Error::new(source.kind(), error),
+            RawError::Io { source, .. } | RawError::SaUnavailable { source } => {
+                return io::Error::new(source.kind(), error);
+            }
             RawError::Permission { .. } => io::ErrorKind::PermissionDenied,
             RawError::NoSuchLink(_) | RawError::LinkGone => io::ErrorKind::NotFound,
             RawError::LinkDown => io::ErrorKind::NetworkDown,
             RawError::GroupLost { .. } => io::ErrorKind::NetworkUnreachable,
             RawError::NoBuffers { .. } => io::ErrorKind::TimedOut,
+            RawError::SendFault { .. } | RawError::QueueFailed => io::ErrorKind::Other,
             RawError::Closed => io::ErrorKind::NotConnected,
             RawError::Unsupported(_) | RawError::RawPacketQp(_) => io::ErrorKind::Unsupported,
             RawError::FilterConflict(_) => io::ErrorKind::AddrInUse,

@@ -28,7 +28,8 @@ impl<P: Protocol> RawSocket<P> {
     ///
     /// # Errors
     /// [`RawError::LinkDown`] once each time the link goes down, [`RawError::GroupLost`] for a group of a subnet,
-    /// [`RawError::Truncated`] if the socket was bound to say so: call again. [`RawError::LinkGone`], [`RawError::Closed`]: nothing more comes.
+    /// [`RawError::Truncated`] if the socket was bound to say so: call again. [`RawError::LinkGone`], [`RawError::Closed`],
+    /// [`RawError::QueueFailed`]: nothing more comes.
     pub async fn recv(&self) -> Result<Datagram<P::Meta>, RawError> {
         self.core.recv().await
     }
@@ -70,7 +71,8 @@ impl<P: Protocol> RawSocket<P> {
     ///
     /// # Errors
     /// [`RawError::TooLarge`], [`RawError::InvalidDest`], [`RawError::Malformed`] at once. [`RawError::LinkDown`];
-    /// [`RawError::NoBuffers`] if the link takes nothing for a while; [`RawError::LinkGone`], [`RawError::Closed`].
+    /// [`RawError::NoBuffers`] if the link takes nothing for a while; [`RawError::SaUnavailable`] and [`RawError::SendFault`] on a
+    /// subnet: try again. [`RawError::LinkGone`], [`RawError::Closed`], [`RawError::QueueFailed`]: nothing more goes out.
     pub async fn send_to(&self, data: &[u8], dest: &P::Dest) -> Result<Sent, RawError> {
         self.core.send_to(data, dest).await
     }
@@ -88,10 +90,12 @@ impl<P: Protocol> RawSocket<P> {
     ///
     /// On Ethernet the interface takes the group's frames, and the group of an IPv6 address is announced to the network
     /// (MLD). On a subnet with an SA that is asked, and after a change of the SM asked again; a group that is only sent to is joined
-    /// for that by the first datagram. Dropped before it is ready, it has not joined.
+    /// for that by the first datagram. While the SA answers nothing it is asked again and again, for a minute or so. Dropped before it is
+    /// ready, it has not joined.
     ///
     /// # Errors
-    /// [`RawError::Unsupported`] for a group that the socket cannot have; [`RawError::Io`] of the system.
+    /// [`RawError::Unsupported`] for a group that the socket cannot have; [`RawError::InvalidDest`] if the SA refuses it;
+    /// [`RawError::SaUnavailable`]: try again; [`RawError::Io`] of the system.
     pub async fn join(&self, group: &Group) -> Result<Membership<P>, RawError> {
         self.core.join(group).await?;
         Ok(Membership::new(self.core.clone(), *group))

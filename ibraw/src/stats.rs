@@ -55,6 +55,8 @@ stats! {
     tx_nobufs,
     /// How often the socket's buffer was full, and it was waited for room.
     tx_would_block,
+    /// Datagrams that the queue pair of a subnet had taken and could not send.
+    tx_faults,
     /// Items that a sink had taken when it was dropped.
     tx_unsent,
     /// How often the link went down.

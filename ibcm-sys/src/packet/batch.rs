@@ -107,7 +107,8 @@ pub struct Received<'a> {
 }
 
 impl RecvBatch {
-    /// Room for `count` datagrams, at most [`BATCH`], of `size` bytes.
+    /// Room for `count` datagrams of `size` bytes each, all of it allocated and zeroed at once. A count of 0 counts as 1, one
+    /// above [`BATCH`] as that: [`capacity`](Self::capacity) tells. What is longer is cut.
     pub fn new(count: usize, size: usize) -> Self {
         let count = count.clamp(1, BATCH);
         let data = Fixed::new(vec![0; count * size]);
@@ -295,10 +296,16 @@ thread_local! {
     static ROOM: RefCell<Vec<MaybeUninit<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Sends the first of `datagrams`, at most [`BATCH`], and says how many the kernel took.
+/// Sends the first of `datagrams`, at most [`BATCH`], and says how many the kernel took; 0 of none. It never waits: where there is no
+/// room it is `WouldBlock`, on a descriptor that blocks, too.
+///
+/// Each thread that sends keeps 96 KiB for headers and payloads to be put together in, until it ends.
 ///
 /// # Errors
 /// What was wrong with the first of all; what is wrong with a later one is said when that is the first.
+///
+/// # Panics
+/// If `datagrams` itself sends by this function when it is asked for the next one.
 pub fn send_many<'a>(
     socket: BorrowedFd<'_>,
     datagrams: impl Iterator<Item = Outgoing<'a>>,

@@ -1,17 +1,19 @@
 //! The groups of a socket, and how they are joined: where there is an SA by that, else in the subnet's own table.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
 
 use ibdev::RawDest;
 use ibsa::{Membership, QueryError};
 use ibwire::{Gid, Lid, QKey, Rate};
 use tokio::sync::Notify;
-use tokio_util::task::AbortOnDropHandle;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::mgid::{BROADCAST, mgid};
 use super::queue::{Queue, dest};
-use super::{SubnetPort, sa};
+use super::{SubnetPort, not_asked, sa};
 use crate::backend::NotSent;
 use crate::{Group, RawError};
 
@@ -45,6 +47,8 @@ struct State {
 #[derive(Debug)]
 struct SentTo {
     membership: Membership,
+    /// The SM has changed, and whether the group still is where it was is not known.
+    is_lost: bool,
     /// The count of sends when it was sent to last.
     last: u64,
 }
@@ -53,14 +57,22 @@ struct SentTo {
 #[derive(Debug)]
 struct Joined {
     /// Those of the link that it stands for.
-    groups: Vec<Group>,
+    groups: Vec<Held>,
     way: RawDest,
     /// The LID that the queue pair hears.
     heard: Option<Lid>,
-    /// Why nothing of it comes any more, until somebody was told.
-    untold: Option<RawError>,
+    /// Perhaps nothing of it comes any more.
+    is_lost: bool,
     /// Keeps the membership at the SA. With it the group is left.
-    _keeper: Option<AbortOnDropHandle<()>>,
+    _keeper: Option<DropGuard>,
+}
+
+/// A group of the link that was joined.
+#[derive(Debug)]
+struct Held {
+    group: Group,
+    /// Why nothing of it comes any more, until somebody was told.
+    untold: Option<Arc<RawError>>,
 }
 
 impl Groups {
@@ -81,7 +93,7 @@ impl Groups {
     pub(super) fn has(&self, group: &Group) -> bool {
         let mgid = mgid(group).ok();
         mgid.is_some_and(|mgid| {
-            self.state().joined.get(&mgid).is_some_and(|joined| joined.groups.contains(group))
+            self.state().joined.get(&mgid).is_some_and(|joined| joined.place(group).is_some())
         })
     }
 
@@ -95,21 +107,27 @@ impl Groups {
     pub(super) fn way(&self, group: &Group) -> Result<RawDest, NotSent> {
         let mgid = mgid(group)?;
         let mut state = self.state();
-        if let Some(joined) = state.joined.get(&mgid) {
+        if let Some(joined) = state.joined.get(&mgid).filter(|joined| !joined.is_lost) {
             return Ok(joined.way);
         }
         state.sends += 1;
         let now = state.sends;
-        if let Some(sent_to) = state.sent_to.get_mut(&mgid) {
+        if let Some(sent_to) = state.sent_to.get_mut(&mgid)
+            && sent_to.is_there()
+        {
             sent_to.last = now;
             return Ok(way(&sent_to.membership));
         }
         self.port.local(mgid)?.ok_or(NotSent::NoWay)
     }
 
-    /// Finds the way to a group that was not joined: the SA knows it.
+    /// Finds the way to a group that was not joined, or is lost: the SA knows it.
     pub(super) async fn find(&self, group: &Group) -> Result<(), RawError> {
         let mgid = mgid(group)?;
+        if self.state().joined.contains_key(&mgid) {
+            let membership = self.ask(group, mgid).await?;
+            return self.moved(mgid, way(&membership));
+        }
         // Nobody need be in it: it is made for what is sent, as a link has every group.
         let join = self.sa(group).await?.join(mgid).send_only_full().or_create(made());
         let membership = join.await.map_err(no_way)?;
@@ -119,13 +137,13 @@ impl Groups {
             idle.and_then(|idle| state.sent_to.remove(&idle));
         }
         let last = state.sends;
-        state.sent_to.insert(mgid, SentTo { membership, last });
+        state.sent_to.insert(mgid, SentTo { membership, is_lost: false, last });
         Ok(())
     }
 
     /// The SA, which makes the group if there is none.
     async fn sa(&self, group: &Group) -> Result<ibsa::Client, RawError> {
-        let client = sa::client(&self.port)?;
+        let client = sa::client(&self.port).await?;
         if matches!(group, Group::Ipv6(_)) && self.state().all.is_none() {
             let join = client.join(BROADCAST).or_create(ibsa::Group::new(IPOIB_Q_KEY));
             let all = join.await.map_err(no_way)?;
@@ -134,29 +152,40 @@ impl Groups {
         Ok(client)
     }
 
+    /// Asks the SA to be in a group. It is asked once for a port: who asks while that is in the group hears so at once, and while the
+    /// group is lost it waits for the answer as the first one did.
+    async fn ask(&self, group: &Group, mgid: Gid) -> Result<Membership, RawError> {
+        self.sa(group).await?.join(mgid).or_create(made()).await.map_err(no_way)
+    }
+
     /// One at a time.
     pub(super) async fn join(self: &Arc<Self>, group: &Group) -> Result<(), RawError> {
         let mgid = mgid(group)?;
-        if let Some(joined) = self.state().joined.get_mut(&mgid) {
-            joined.groups.push(*group);
-            return Ok(());
-        }
         let (membership, way) = match self.port.local(mgid)? {
             Some(way) => (None, way),
             None => {
-                let join = self.sa(group).await?.join(mgid).or_create(made());
-                let membership = join.await.map_err(no_way)?;
+                let membership = self.ask(group, mgid).await?;
                 let way = way(&membership);
                 (Some(membership), way)
             }
         };
         let mut state = self.state();
+        if let Some(joined) = state.joined.get_mut(&mgid) {
+            joined.move_to(way, mgid, &*self.queue()?)?;
+            joined.groups.push(Held { group: *group, untold: None });
+            return Ok(());
+        }
         self.queue()?.attach(mgid, way.dlid)?;
-        let keeper = membership.map(|membership| tokio::spawn(keep(Arc::downgrade(self), membership)));
-        let _keeper = keeper.map(AbortOnDropHandle::new);
-        state
-            .joined
-            .insert(mgid, Joined { groups: vec![*group], way, heard: Some(way.dlid), untold: None, _keeper });
+        let _keeper = membership.map(|membership| {
+            let end = CancellationToken::new();
+            let (ends, groups) = (end.clone(), Arc::downgrade(self));
+            self.port
+                .device
+                .spawn(async move { _ = ends.run_until_cancelled(keep(groups, membership)).await });
+            end.drop_guard()
+        });
+        let groups = vec![Held { group: *group, untold: None }];
+        state.joined.insert(mgid, Joined { groups, way, heard: Some(way.dlid), is_lost: false, _keeper });
         Ok(())
     }
 
@@ -165,9 +194,7 @@ impl Groups {
         let mut state = self.state();
         let Some(joined) = state.joined.get_mut(&mgid) else { return Err(RawError::NotMember(*group)) };
         // Two groups of a link may be one here: each has its own entry.
-        let Some(at) = joined.groups.iter().position(|other| other == group) else {
-            return Err(RawError::NotMember(*group));
-        };
+        let at = joined.place(group).ok_or(RawError::NotMember(*group))?;
         joined.groups.swap_remove(at);
         if joined.groups.is_empty() {
             let heard = joined.heard;
@@ -179,29 +206,19 @@ impl Groups {
 
     /// The SA has taken the port into a group again, perhaps with another LID.
     fn moved(&self, mgid: Gid, now: RawDest) -> Result<(), RawError> {
-        let mut state = self.state();
-        let Some(joined) = state.joined.get_mut(&mgid) else { return Ok(()) };
-        joined.way = now;
-        if joined.heard != Some(now.dlid) {
-            let queue = self.queue()?;
-            let hears = queue.attach(mgid, now.dlid);
-            if let Some(before) = joined.heard.take() {
-                queue.detach(mgid, before)?;
-            }
-            if hears.is_err() {
-                queue.attach(mgid, now.dlid)?; // there may be room for it now
-            }
-            joined.heard = Some(now.dlid);
+        match self.state().joined.get_mut(&mgid) {
+            Some(joined) => joined.move_to(now, mgid, &*self.queue()?),
+            None => Ok(()),
         }
-        joined.untold = None;
-        Ok(())
     }
 
     /// The group is there now, or is not to be had for this reason, which is said to who receives.
     pub(super) fn follow(&self, mgid: Gid, now: Result<RawDest, RawError>) {
         let Err(why) = now.and_then(|now| self.moved(mgid, now)) else { return };
         if let Some(joined) = self.state().joined.get_mut(&mgid) {
-            joined.untold = Some(why);
+            joined.is_lost = true;
+            let why = Arc::new(why);
+            joined.groups.iter_mut().for_each(|held| held.untold = Some(why.clone()));
         }
         self.losses.notify_one();
     }
@@ -211,14 +228,50 @@ impl Groups {
         loop {
             let lost = {
                 let mut state = self.state();
-                let lost = |joined: &mut Joined| Some((*joined.groups.first()?, joined.untold.take()?));
-                state.joined.values_mut().find_map(lost)
+                let mut held = state.joined.values_mut().flat_map(|joined| &mut joined.groups);
+                held.find_map(|held| Some((held.group, held.untold.take()?)))
             };
-            if let Some((group, why)) = lost {
-                return RawError::GroupLost { group, source: Box::new(why) };
+            if let Some((group, source)) = lost {
+                return RawError::GroupLost { group, source };
             }
             self.losses.notified().await;
         }
+    }
+}
+
+impl Joined {
+    fn place(&self, group: &Group) -> Option<usize> {
+        self.groups.iter().position(|held| held.group == *group)
+    }
+
+    /// The queue pair hears the group where it is now.
+    fn move_to(&mut self, now: RawDest, mgid: Gid, queue: &Queue) -> Result<(), RawError> {
+        self.way = now;
+        if self.heard != Some(now.dlid) {
+            let hears = queue.attach(mgid, now.dlid);
+            if let Some(before) = self.heard.take() {
+                queue.detach(mgid, before)?;
+            }
+            if hears.is_err() {
+                queue.attach(mgid, now.dlid)?; // there may be room for it now
+            }
+            self.heard = Some(now.dlid);
+        }
+        self.is_lost = false;
+        self.groups.iter_mut().for_each(|held| held.untold = None);
+        Ok(())
+    }
+}
+
+impl SentTo {
+    /// Whether the port is in the group where it was last, as far as is known.
+    fn is_there(&mut self) -> bool {
+        if let Poll::Ready(changed) =
+            pin!(self.membership.changed()).poll(&mut Context::from_waker(Waker::noop()))
+        {
+            self.is_lost = changed.is_err();
+        }
+        !self.is_lost
     }
 }
 
@@ -248,10 +301,7 @@ fn way(membership: &Membership) -> RawDest {
 }
 
 fn no_way(error: QueryError) -> RawError {
-    match error {
-        QueryError::Status(_) => RawError::InvalidDest("the subnet has no such group, or the SA refuses it"),
-        error => super::not_answered(error),
-    }
+    not_asked(error, RawError::InvalidDest("the subnet has no such group, or the SA refuses it"))
 }
 
 impl SubnetPort {

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use ibdev::{Device, DeviceError, PortAttr, PortState, RawDest};
-use ibsa::QueryError;
+use ibsa::{QueryError, SaStatus};
 use ibsoft::SoftDevice;
 use ibwire::{Gid, Lid, PathRecord};
 
@@ -78,22 +78,20 @@ impl SubnetPort {
 
     /// The SA's path for raw packets (spec/raw.md 4.6).
     async fn ask(&self, to: Gid) -> Result<PathRecord, RawError> {
-        match sa::client(self)?.path(to).raw_traffic(true).await {
-            Ok(path) => Ok(*path.record()),
-            Err(QueryError::Status(_)) => Err(NOBODY),
-            Err(error) => Err(not_answered(error)),
-        }
+        let path = sa::client(self).await?.path(to).raw_traffic(true).await;
+        path.map(|path| *path.record()).map_err(|error| not_asked(error, NOBODY))
     }
 }
 
 const NOBODY: RawError = RawError::InvalidDest("nobody in the subnet has that address");
 
-/// What a question to the SA has come to, apart from its answer.
-fn not_answered(error: QueryError) -> RawError {
+/// Why the SA could not be asked; `refusal` if it has said no.
+fn not_asked(error: QueryError, refusal: RawError) -> RawError {
     match error {
+        QueryError::Status(status) if status != SaStatus::NO_RESOURCES => refusal,
         QueryError::Device(error) => refused(error),
         QueryError::Closed => RawError::LinkGone,
-        error => RawError::io("ask the SA", std::io::Error::other(error)),
+        error => RawError::SaUnavailable { source: error.into() },
     }
 }
 

@@ -130,9 +130,16 @@ impl Queue {
         let all = work.len();
         let refused = self.qp.post_send(&mut work).err();
         let mut failed = Vec::new();
-        if self.sent.poll(&mut failed, SENDS as usize) > 0 {
-            // Only failures complete.
-            return Err(RawError::QueueFailed.into());
+        // Only failures complete, and with one all that was behind it.
+        let lost = self.sent.poll(&mut failed, SENDS as usize);
+        if lost > 0 {
+            add(&counters.tx_faults, lost);
+            let error = match at_once(self.qp.modify(Transition::SqResume)) {
+                Ok(()) => RawError::SendFault { lost },
+                Err(RawError::LinkGone) => RawError::LinkGone,
+                Err(_) => RawError::QueueFailed,
+            };
+            return Err(error.into());
         }
         match (all - work.len(), refused) {
             (0, Some(PostError::Full)) => {

@@ -2,14 +2,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use ibdev::{RawDest, RawSource};
+use bytes::BytesMut;
+use ibdev::{Buf, MemoryKey, RawDest, RawSource, SendOp, SendWr};
 use ibsoft::sim::Subnet;
 use ibwire::{Lid, Rate, ServiceLevel};
 
 use super::SubnetPort;
 use super::mgid::mgid;
+use super::queue::work;
 use super::socket::{From, OnSubnet, SubnetSocket};
-use crate::backend::{Backend, Ether, Ipv6};
+use crate::backend::{Backend, Ether, Ipv6, NotSent};
 use crate::meta::SubnetMeta;
 use crate::{Batch, EtherDest, EtherType, Group, Link, NextHeader, RawError, RawSocket};
 
@@ -31,6 +33,10 @@ fn bound(net: &Subnet, name: &str) -> SubnetSocket<Ether> {
 fn send(from: &SubnetSocket<Ether>, to: &EtherDest, texts: &[&[u8]]) {
     let all: Vec<_> = texts.iter().map(|text| (*text, to)).collect();
     assert_eq!(from.send(&all).expect("sent"), texts.len());
+}
+
+fn at(dlid: Lid) -> RawDest {
+    RawDest { dlid, sl: ServiceLevel::default(), path_bits: 0, rate: Rate::PORT_CURRENT }
 }
 
 fn to_bob(bob: &SubnetSocket<Ether>) -> EtherDest {
@@ -78,6 +84,50 @@ async fn what_came_in_the_same_poll_as_a_failure_is_handed_out() {
     }
 }
 
+/// The registration of another device.
+#[derive(Debug)]
+struct Foreign;
+
+impl MemoryKey for Foreign {
+    fn lkey(&self) -> u32 {
+        7
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
+/// Class B: what could not be sent is said once, with what was behind it. Receiving goes on meanwhile, and sending afterwards.
+#[tokio::test(start_paused = true)]
+async fn raw_t13_a_send_that_fails_is_said_and_the_next_one_goes_out() {
+    let net = subnet().await;
+    let (ann, bob) = (bound(&net, "ann"), bound(&net, "bob"));
+    let op = SendOp::RawEtherType { to: at(ann.port.attr().expect("a port").lid), ether_type: CHAT };
+    let broken = SendWr::new(0, op.clone(), Buf::registered(BytesMut::zeroed(8), Arc::new(Foreign)));
+    let work = [work(op.clone(), &[b"12345678"]), broken, work(op, &[b"flushed."])];
+    match bob.queue.send(work.into(), bob.counters()) {
+        Err(NotSent::Error(error @ RawError::SendFault { lost: 2 })) if error.is_transient() => {}
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(bob.counters().read().tx_faults, 2);
+    send(&ann, &to_bob(&bob), &[b"is heard"]);
+    tokio::time::sleep(MOMENT).await;
+    let mut batch = bob.room(64);
+    assert_eq!(received(&bob, &mut batch).expect("receiving goes on"), 1);
+    let to_ann = EtherDest::lid(ann.port.attr().expect("a port").lid, CHAT);
+    send(&bob, &to_ann, &[b"sent too"]);
+    tokio::time::sleep(MOMENT).await;
+    assert_eq!(received(&ann, &mut batch).expect("received"), 2);
+    assert_eq!(batch.iter().map(|(data, _)| data).collect::<Vec<_>>(), [b"12345678", b"sent too"]);
+    // What is not class B is for good.
+    bob.queue.fail();
+    for _ in 0..2 {
+        let refused = bob.send(&[(b"12345678", &to_ann)]);
+        assert!(matches!(refused, Err(NotSent::Error(RawError::QueueFailed))), "{refused:?}");
+    }
+}
+
 /// An SA may say that a group has moved to where no group can be: that is told to who receives, once, and the socket hears the
 /// group again as soon as there is a better answer.
 #[tokio::test(start_paused = true)]
@@ -87,7 +137,6 @@ async fn raw_t18_a_group_that_is_lost_is_told_and_found_again() {
     let group = Group::link([0x33, 0x33, 0, 0, 0x88, 0xb5]).expect("a group");
     bob.join(&group).await.expect("joined");
     let mgid = mgid(&group).expect("a group");
-    let at = |dlid| RawDest { dlid, sl: ServiceLevel::default(), path_bits: 0, rate: Rate::PORT_CURRENT };
     let (nowhere, there) = (at(Lid(7)), bob.groups.way(&group).expect("a way"));
     for _ in 0..2 {
         bob.groups.follow(mgid, Ok(nowhere));

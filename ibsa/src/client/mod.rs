@@ -35,7 +35,8 @@ pub use table::{Incomplete, Table};
 /// The SA of one port of a device: queries are sent to it within a window, repeated when it is silent, put off when it is
 /// busy.
 ///
-/// Clones share one client; it ends with the last. It runs on the tokio runtime of its first request.
+/// Clones share one client; it ends with the last. It runs on the tokio runtime of its first request, or where it was
+/// [opened](Self::open).
 #[derive(Debug, Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -59,6 +60,18 @@ impl Client {
         shared.end(End::Closed);
         let owner = Arc::new(Owner(Arc::clone(&shared)));
         Self { shared, _owner: owner }
+    }
+
+    /// Opens the device's SA agent and begins to run, unless the first request has done that: on the tokio runtime of the caller
+    /// then.
+    ///
+    /// # Errors
+    /// [`QueryError::Device`] as [`new`](Self::new) says, [`QueryError::Closed`].
+    ///
+    /// # Cancel safety
+    /// Dropped, nothing is open, or all is.
+    pub async fn open(&self) -> Result<(), QueryError> {
+        self.shared.open().await.map(drop)
     }
 
     /// Ends the client for all its handles: what is under way, and what is asked later, fails with

@@ -8,6 +8,7 @@ use std::time::Instant;
 use ibdev::qp::Transition;
 use ibdev::{Buf, DeviceAttr, DeviceError, DeviceEvent};
 use ibwire::{Gid, PathRecord};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::waiters::{Waiters, Wakes};
@@ -42,6 +43,9 @@ pub(crate) trait Link: fmt::Debug + Send {
 
     /// No more.
     fn leave(&mut self, group: PortGroup);
+
+    /// Where it lives.
+    fn runtime(&self) -> &Handle;
 
     /// What the link has counted, by name.
     fn counters(&self) -> Vec<(&'static str, u64)>;

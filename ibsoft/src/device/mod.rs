@@ -86,6 +86,14 @@ impl SoftDevice {
         self.0.lock().link.draw_seed()
     }
 
+    /// Runs a task where the device lives: on the runtime that its subnet was built on, or that it was bound on. For layers above
+    /// whose tasks are to live as long as the device, whoever begins with them. A task that is not over when that runtime ends is
+    /// dropped.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let runtime = self.0.lock().link.runtime().clone();
+        runtime.spawn(task);
+    }
+
     /// Every event from now on, for each who follows them: for layers beside the one that reads them by
     /// [`Device::poll_event`]. Who is late by more than 64 has missed the oldest; it then looks at the device.
     pub fn follow_events(&self) -> broadcast::Receiver<DeviceEvent> {

@@ -280,7 +280,7 @@ impl BuildSubnet {
         while fabric.take_configured().is_some() {}
         let configs: Vec<_> =
             engines.into_iter().zip(&fabric.nodes).map(|(seed, node)| engine_config(node, seed)).collect();
-        let wires = Arc::new(Wires::new(fabric));
+        let wires = Arc::new(Wires::new(fabric, runtime.clone()));
         let device = |(hca, config)| {
             let link = SimLink::new(wires.clone(), hca, seeds.random());
             SoftDevice::new(Arc::new(Core::new(Engine::new(config), Box::new(link), start)))

@@ -8,6 +8,7 @@ use ibdev::DeviceError;
 use ibwire::{Gid, PathRecord, Qpn};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::fabric::{Fabric, Owner, PortId};
@@ -20,6 +21,8 @@ use crate::engine::{Engine, PortGroup};
 pub(super) struct Wires {
     fabric: Mutex<Fabric>,
     driver: Mutex<Driver>,
+    /// Where the driver runs.
+    runtime: Handle,
 }
 
 #[derive(Debug, Default)]
@@ -31,8 +34,8 @@ pub(super) struct Driver {
 }
 
 impl Wires {
-    pub(super) fn new(fabric: Fabric) -> Self {
-        Self { fabric: Mutex::new(fabric), driver: Mutex::default() }
+    pub(super) fn new(fabric: Fabric, runtime: Handle) -> Self {
+        Self { fabric: Mutex::new(fabric), driver: Mutex::default(), runtime }
     }
 
     pub(super) fn fabric(&self) -> MutexGuard<'_, Fabric> {
@@ -144,6 +147,10 @@ impl Link for SimLink {
 
     fn draw_seed(&mut self) -> Option<[u8; 32]> {
         Some(self.seeds.random())
+    }
+
+    fn runtime(&self) -> &Handle {
+        &self.wires.runtime
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -9,6 +9,7 @@ use std::time::Instant;
 use ibdev::DeviceError;
 use ibwire::icrc::Icrc;
 use ibwire::{Gid, Mtu, PathRecord, Qpn};
+use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
 use super::capture::Capture;
@@ -258,18 +259,13 @@ pub(super) struct UdpLink {
     /// Without a sender once the sockets are closed.
     closed: watch::Receiver<()>,
     /// Where the tasks of groups run.
-    runtime: tokio::runtime::Handle,
+    runtime: Handle,
     /// Groups that were joined; dropped, the one whose it is leaves.
     groups: BTreeMap<(u8, Gid), oneshot::Sender<()>>,
 }
 
 impl UdpLink {
-    pub(super) fn new(
-        io: Arc<Io>,
-        mtu: Mtu,
-        closed: watch::Receiver<()>,
-        runtime: tokio::runtime::Handle,
-    ) -> Self {
+    pub(super) fn new(io: Arc<Io>, mtu: Mtu, closed: watch::Receiver<()>, runtime: Handle) -> Self {
         Self { io, mtu, closed, runtime, groups: BTreeMap::new() }
     }
 }
@@ -356,6 +352,10 @@ impl Link for UdpLink {
 
     fn leave(&mut self, PortGroup { port, mgid, .. }: PortGroup) {
         self.groups.remove(&(port, mgid));
+    }
+
+    fn runtime(&self) -> &Handle {
+        &self.runtime
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
