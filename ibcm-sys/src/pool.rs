@@ -83,7 +83,7 @@ impl Pool {
         let (answer, answered) = oneshot::channel();
         let _turn = self.line_up(move || {
             if !answer.is_closed() {
-                // If nobody waits any more, what was made is dropped here.
+                // If nobody waits any more, what was made is dropped here, where a panic is nobody's.
                 _ = answer.send(catch_unwind(AssertUnwindSafe(call)));
             }
         })?;
@@ -98,10 +98,7 @@ impl Pool {
     /// Does something slow a little later and elsewhere. If the runtime is over, `work` is dropped here and now instead.
     pub(crate) fn later(&self, work: impl FnOnce() + Send + 'static) {
         let mut calls = self.calls();
-        calls.push(move || {
-            // As in a thread of its own, a panic is told and ends nothing else.
-            let _: Result<(), Box<dyn Any + Send>> = catch_unwind(AssertUnwindSafe(work));
-        });
+        calls.push(work);
         self.have_taken(calls);
     }
 
@@ -204,7 +201,8 @@ struct Thread {
 impl Thread {
     fn run(mut self) {
         while let Some(call) = self.next() {
-            call();
+            // A panic that is nobody's is told, as in a thread of its own, and ends nothing else.
+            let _: Result<(), Box<dyn Any + Send>> = catch_unwind(AssertUnwindSafe(call));
         }
     }
 

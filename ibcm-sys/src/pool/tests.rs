@@ -168,6 +168,40 @@ async fn a_panic_is_the_callers() {
     pool.run("test", || Ok(())).await.unwrap();
 }
 
+/// What was made for somebody who has gone may panic when it is dropped: its thread makes the other calls all the same.
+#[tokio::test(start_paused = true)]
+async fn a_panic_of_what_nobody_wants_ends_no_thread() {
+    struct Panics;
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            panic!("of what nobody wants");
+        }
+    }
+    let pool = Pool::new().unwrap();
+    let (begin, wait) = mpsc::channel::<()>();
+    let (tell, told) = oneshot::channel();
+    let unwanted = tokio::spawn({
+        let pool = pool.clone();
+        async move {
+            let call = move || {
+                tell.send(()).unwrap();
+                wait.recv().unwrap();
+                Ok(Panics)
+            };
+            pool.run("make", call).await.map(std::mem::forget)
+        }
+    });
+    told.await.unwrap();
+    unwanted.abort();
+    assert!(unwanted.await.unwrap_err().is_cancelled());
+    let next = call(&pool, || ());
+    while lock(&pool.calls).queue.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    begin.send(()).unwrap();
+    next.await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_stuck_driver_is_an_error() {
     let pool = Pool::new().unwrap();
