@@ -42,7 +42,7 @@ impl Events {
 
     /// Forgets what was to be said of a queue pair: its number may be another's soon.
     pub(crate) fn forget(&self, qpn: Qpn) {
-        self.queue().events.retain(|event| queue_pair(event) != Some(qpn));
+        self.queue().events.retain(|event| event.queue_pair() != Some(qpn));
     }
 
     /// The device is gone: for all who ask, from now on. True for the first who says so.
@@ -116,22 +116,6 @@ impl Drop for GoneWatch {
 fn port_state(event: &DeviceEvent) -> Option<u8> {
     match event {
         DeviceEvent::PortUp(port) | DeviceEvent::PortDown(port) => Some(*port),
-        _ => None,
-    }
-}
-
-/// The queue pair that it is about.
-fn queue_pair(event: &DeviceEvent) -> Option<Qpn> {
-    match event {
-        DeviceEvent::CommEstablished(qpn)
-        | DeviceEvent::QpError(qpn)
-        | DeviceEvent::CqError(qpn)
-        | DeviceEvent::QpAccessError(qpn)
-        | DeviceEvent::QpRequestError(qpn)
-        | DeviceEvent::PathMigrated(qpn)
-        | DeviceEvent::PathMigrationFailed(qpn)
-        | DeviceEvent::SqDrained(qpn)
-        | DeviceEvent::LastWqeReached(qpn) => Some(*qpn),
         _ => None,
     }
 }

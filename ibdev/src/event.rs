@@ -44,3 +44,29 @@ pub enum DeviceEvent {
     /// The device is gone; nothing follows, maybe not even completions of what is posted.
     Gone,
 }
+
+impl DeviceEvent {
+    /// The queue pair that it is about.
+    pub const fn queue_pair(&self) -> Option<Qpn> {
+        match *self {
+            Self::CommEstablished(qpn)
+            | Self::QpError(qpn)
+            | Self::CqError(qpn)
+            | Self::QpAccessError(qpn)
+            | Self::QpRequestError(qpn)
+            | Self::PathMigrated(qpn)
+            | Self::PathMigrationFailed(qpn)
+            | Self::SqDrained(qpn)
+            | Self::LastWqeReached(qpn) => Some(qpn),
+            Self::PortUp(_)
+            | Self::PortDown(_)
+            | Self::GidChange(_)
+            | Self::LidChange(_)
+            | Self::PkeyChange(_)
+            | Self::SmChange(_)
+            | Self::ClientReregister(_)
+            | Self::SrqLimit(_)
+            | Self::Gone => None,
+        }
+    }
+}

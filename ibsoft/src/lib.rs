@@ -51,7 +51,7 @@ pub mod sim;
 mod udp;
 
 #[cfg(feature = "runtime")]
-pub use device::SoftDevice;
+pub use device::{Followed, FollowedEvents, SoftDevice};
 #[cfg(all(feature = "ibsim", target_os = "linux"))]
 pub use ibsim::IbsimDevice;
 #[cfg(feature = "runtime")]

@@ -4,8 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ibdev::DeviceEvent;
 use ibsa::{Client, Config, QueryError};
-use ibsoft::SoftDevice;
-use tokio::sync::broadcast::error::RecvError;
+use ibsoft::{Followed, SoftDevice};
 use tokio::sync::{OnceCell, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -69,15 +68,12 @@ impl Sa {
             if is_refused {
                 return;
             }
-            loop {
-                match events.recv().await {
-                    Ok(event) => client.device_event(event),
+            while let Some(followed) = events.next().await {
+                client.device_event(match followed {
+                    Followed::Event(event) => event,
                     // Whatever was missed: groups are joined again, which harms nothing.
-                    Err(RecvError::Lagged(_)) => {
-                        client.device_event(DeviceEvent::ClientReregister(client.port()));
-                    }
-                    Err(RecvError::Closed) => return,
-                }
+                    Followed::Missed(_) => DeviceEvent::ClientReregister(client.port()),
+                });
             }
         };
         let end = CancellationToken::new();

@@ -1,10 +1,10 @@
 //! Whether a port of a subnet is up.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 
 use ibdev::DeviceEvent;
-use tokio::sync::broadcast::Receiver;
-use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+use ibsoft::{Followed, FollowedEvents};
 
 use super::SubnetPort;
 use crate::RawError;
@@ -21,7 +21,7 @@ pub(super) struct Watch {
 
 #[derive(Debug)]
 struct State {
-    events: Receiver<DeviceEvent>,
+    events: FollowedEvents,
     outages: Outages,
 }
 
@@ -41,13 +41,12 @@ impl Watch {
                 count(&self.counters.link_down_events);
             }
         };
-        loop {
-            match events.try_recv() {
-                Ok(DeviceEvent::PortDown(port)) if port == self.port.port => hear(false),
-                Ok(DeviceEvent::PortUp(port)) if port == self.port.port => hear(true),
-                Ok(_) | Err(TryRecvError::Lagged(_)) => {}
-                Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Closed) => return Err(RawError::LinkGone),
+        while let Poll::Ready(followed) = events.try_next() {
+            match followed {
+                Some(Followed::Event(DeviceEvent::PortDown(port))) if port == self.port.port => hear(false),
+                Some(Followed::Event(DeviceEvent::PortUp(port))) if port == self.port.port => hear(true),
+                Some(Followed::Event(_) | Followed::Missed(_)) => {}
+                None => return Err(RawError::LinkGone),
             }
         }
         // As it was when the socket was bound, and after events that were missed.
@@ -62,7 +61,7 @@ impl Watch {
             if let Err(error) = self.look() {
                 return error;
             }
-            if let Err(RecvError::Closed) = events.recv().await {
+            if events.next().await.is_none() {
                 return RawError::LinkGone;
             }
         }

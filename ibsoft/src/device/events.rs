@@ -52,17 +52,8 @@ impl Events {
 /// Whether what an event is about is still there.
 fn concerns(event: &DeviceEvent, engine: &Engine) -> bool {
     match event {
-        DeviceEvent::CommEstablished(qpn)
-        | DeviceEvent::QpError(qpn)
-        | DeviceEvent::CqError(qpn)
-        | DeviceEvent::QpAccessError(qpn)
-        | DeviceEvent::QpRequestError(qpn)
-        | DeviceEvent::PathMigrated(qpn)
-        | DeviceEvent::PathMigrationFailed(qpn)
-        | DeviceEvent::SqDrained(qpn)
-        | DeviceEvent::LastWqeReached(qpn) => engine.has_qp(*qpn),
         DeviceEvent::SrqLimit(number) => engine.has_srq(*number),
-        _ => true,
+        event => event.queue_pair().is_none_or(|qpn| engine.has_qp(qpn)),
     }
 }
 

@@ -5,6 +5,7 @@ mod core;
 mod cq;
 mod domain;
 mod events;
+mod follow;
 mod qp;
 mod srq;
 mod waiters;
@@ -20,12 +21,12 @@ use ibdev::{
     PortState, ProtectionDomain,
 };
 use ibwire::{Gid, PKey, PathRecord};
-use tokio::sync::broadcast;
 
 use self::agent::SoftAgent;
 pub(crate) use self::core::{Core, Departure, Intake, Link};
 use self::cq::SoftCq;
 use self::domain::SoftDomain;
+pub use self::follow::{Followed, FollowedEvents};
 use crate::engine::{DomainId, Engine};
 use crate::sim::Probe;
 
@@ -96,8 +97,8 @@ impl SoftDevice {
 
     /// Every event from now on, for each who follows them: for layers beside the one that reads them by
     /// [`Device::poll_event`]. Who is late by more than 64 has missed the oldest; it then looks at the device.
-    pub fn follow_events(&self) -> broadcast::Receiver<DeviceEvent> {
-        self.0.lock().waiters.follow()
+    pub fn follow_events(&self) -> FollowedEvents {
+        FollowedEvents(self.0.lock().waiters.follow())
     }
 
     /// Whether this is the same device, and not one like it.
