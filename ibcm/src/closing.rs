@@ -11,6 +11,10 @@ use crate::sync::lock;
 /// How long an HCA is waited for whose last handle was dropped: longer than a TimeWait by the defaults over RoCE, 0.7 s.
 const LONGEST: Duration = Duration::from_secs(2);
 
+/// How long one that has ended may tell an SA what it gives up, which [`Client::shutdown`](crate::sa::Client::shutdown) bounds by 5 s,
+/// and a little more.
+const TELLING: Duration = Duration::from_millis(5_100);
+
 /// How long the system may hold what was an HCA's.
 const AFTER: Duration = Duration::from_millis(50);
 
@@ -65,16 +69,14 @@ impl Patience {
     }
 
     /// Waits for those whose drivers have ended and that only tell an SA what they give up, as long as that is why an agent for
-    /// it is `in_use`.
+    /// it is `in_use`: a silent SA takes them longer than the rest of their end.
     pub(crate) async fn for_sa(&self, in_use: impl Fn() -> bool) {
+        let until = Instant::now() + TELLING;
         let tells = |hca: Arc<Shared>| {
             let engine = hca.engine();
             engine.phase == Phase::Closed && !engine.device_closed
         };
-        while self.until.is_some_and(|until| Instant::now() < until)
-            && self.closing.iter().filter_map(Weak::upgrade).any(tells)
-            && in_use()
-        {
+        while Instant::now() < until && self.closing.iter().filter_map(Weak::upgrade).any(tells) && in_use() {
             sleep(PAUSE).await;
         }
     }
