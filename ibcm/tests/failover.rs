@@ -13,8 +13,8 @@ use ibcm::handshake::{self, LocalQp};
 use ibcm::qp::Transition;
 use ibcm::sim::Subnet;
 use ibcm::{
-    ApStatus, ConnectError, Connection, ConnectionEvent, DeviceSpec, FailoverAccepted, Hca, How, Listener,
-    Path, PathError,
+    ApStatus, ConnectError, Connection, ConnectionEvent, DeviceSpec, FailoverAccepted, Hca, HcaEvent, How,
+    Listener, Path, PathError,
 };
 use ibsoft::{SoftDevice, UdpConfig};
 use ibwire::TimeCode;
@@ -200,6 +200,25 @@ async fn a_load_that_nobody_waits_for() -> Result {
     ping_pong(&a, &b).await?;
     assert_eq!((migrated(&a).await?, migrated(&b).await?), (2, 2));
     Ok(())
+}
+
+/// A port that comes up counts once its HCA has told so.
+#[tokio::test(start_paused = true)]
+async fn a_path_of_a_port_that_has_just_come_up() -> Result {
+    let Rails { net, client, server } = Rails::new(7).await?;
+    let (first, spare) = (path(&client, &server, 1).await?, path(&client, &server, 2).await?);
+    let (a, b) = connect(&client, &server, Some(&spare), true).await?;
+    let mut events = client.events();
+    ping_pong(&a, &b).await?;
+    net.port_down("client", 1);
+    ping_pong(&a, &b).await?;
+    net.port_up("client", 1);
+    let early = a.load_alternate_path(&first).await;
+    assert!(matches!(early, Err(PathError::PortDown { port: 1 })), "{early:?}");
+    let came_up = async { while events.next().await != Some(HcaEvent::PortUp { port: 1 }) {} };
+    tokio::time::timeout(Duration::from_secs(1), came_up).await?;
+    a.load_alternate_path(&first).await?;
+    ping_pong(&a, &b).await
 }
 
 /// Queue pairs of the program's own: it loads the paths, and may say that they migrated.

@@ -17,6 +17,13 @@ pub enum PathError {
     /// The device cannot have this path beside the primary one. Nothing was sent.
     #[error(transparent)]
     Invalid(#[from] Invalid),
+    /// The port of the path is down, as far as the HCA knows: one that comes up counts from
+    /// [`HcaEvent::PortUp`](crate::HcaEvent::PortUp) on. Nothing was sent.
+    #[error("port {port} is down")]
+    PortDown {
+        /// The port.
+        port: u8,
+    },
     /// Only the side that asked for the connection loads alternate paths. Nothing was sent.
     #[error("only the active side loads alternate paths")]
     PassiveSide,
@@ -65,6 +72,7 @@ impl From<proto::PathError> for PathError {
         use proto::PathError as E;
         match error {
             E::Invalid(invalid) => Self::Invalid(invalid),
+            E::PortDown(port) => Self::PortDown { port },
             E::PassiveSide => Self::PassiveSide,
             E::PeerUnable => Self::PeerUnable,
             E::Busy => Self::Busy,
@@ -85,6 +93,7 @@ impl PathError {
     pub(crate) fn io_kind(&self) -> io::ErrorKind {
         match self {
             Self::Invalid(_) | Self::PassiveSide | Self::NotLoaded => io::ErrorKind::InvalidInput,
+            Self::PortDown { .. } => io::ErrorKind::NetworkDown,
             Self::PeerUnable => io::ErrorKind::Unsupported,
             Self::Busy | Self::Loaded => io::ErrorKind::ResourceBusy,
             Self::Refused { .. } => io::ErrorKind::ConnectionRefused,

@@ -51,6 +51,9 @@ pub enum PathError {
     /// The device cannot have this path beside the primary one.
     #[error(transparent)]
     Invalid(#[from] Invalid),
+    /// The port of the path carries no traffic at present.
+    #[error("port {0} is down")]
+    PortDown(u8),
     /// Only the side that sent the REQ proposes paths.
     #[error("only the active side loads alternate paths")]
     PassiveSide,

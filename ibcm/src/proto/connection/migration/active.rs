@@ -113,6 +113,9 @@ impl Connection {
         if self.state != State::Established {
             return Err(self.refusal().into());
         }
+        if core.ca.port(load.path.port).is_some_and(|port| !port.active) {
+            return Err(PathError::PortDown(load.path.port));
+        }
         let plan = AlternatePlan::new(&core.ca, self.transport, &load.path, &self.path(core))?;
         match self.migrating() {
             Some(Migration { lap: Some(_), .. }) => return Err(PathError::Busy),
