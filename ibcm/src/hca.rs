@@ -21,7 +21,7 @@ use crate::stats::Stats;
 /// A cheap handle; clones are the same HCA. When the last one is dropped, [`Listener`](crate::Listener),
 /// [`Port`], [`Path`](crate::Path) and [`Domain`](crate::Domain) being handles too, it closes as soon as its last
 /// connection has ended, in the background; [`close`](Hca::close) waits for that. Who opens the same device again waits up to
-/// two seconds for it. When the runtime ends, all ends at once.
+/// two seconds for it, and up to five more while a silent SA does not confirm what it gives up there. When the runtime ends, all ends at once.
 #[derive(Clone)]
 pub struct Hca(Arc<Handle>);
 
@@ -128,7 +128,8 @@ impl Hca {
         self.shared().engine().endpoint.local_ca().path_migration
     }
 
-    /// Finds a path to the port with this GID, from the first port that has one.
+    /// Finds a path to the port with this GID, from the first port that has one. If none has, the error is that of the first port
+    /// whose SA failed, if one did.
     pub fn path_to(&self, dgid: Gid) -> PathBuilder {
         PathBuilder::new(Origin::Any(self.ports()), dgid)
     }

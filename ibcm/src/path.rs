@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use futures::future::BoxFuture;
 use ibdev::qp::Init;
 use ibdev::{Device, GidEntry, GidKind, LinkLayer};
-use ibsa::PathQuery;
+use ibsa::{PathQuery, QueryError as SaError};
 use ibwire::{Gid, Mtu, PKey, PathRecord, Qpn, Rate, ServiceId, ServiceLevel};
 use pin_project::pin_project;
 
@@ -266,7 +266,7 @@ impl<S> PathBuilder<S> {
         self.set(|config| config.fresh = true)
     }
 
-    /// How long the SA may take, for all ports that are tried together. More than zero; default
+    /// How long the SA may take, for all ports that are tried together, one after the other. More than zero; default
     /// [`default_timeout`](crate::sa::Client::default_timeout) for each of them. Where no SA is asked the path is there at once.
     pub fn deadline(self, deadline: Duration) -> Self {
         self.set(|config| config.deadline = Some(deadline))
@@ -326,14 +326,24 @@ impl PathConfig {
         }
     }
 
-    /// The first port that has a path, the one with the wanted SGID if one is wanted.
+    /// What ended with its part of the deadline, told of the whole.
+    fn whole(&self, error: QueryError) -> QueryError {
+        match (self.deadline, error) {
+            (Some(deadline), QueryError::Sa(error)) if matches!(*error, SaError::Late(_)) => {
+                QueryError::Sa(Box::new(SaError::Late(deadline)))
+            }
+            (_, error) => error,
+        }
+    }
+
+    /// The first port that has a path, the one with the wanted SGID if one is wanted. A port whose SA fails holds up no other.
     async fn find(&self) -> Result<(Port, PathRecord, PathSource), QueryError> {
         let ports = match &self.origin {
             Origin::Port(port) => std::slice::from_ref(port),
             Origin::Any(ports) => ports,
         };
         let started = now();
-        let mut down = None;
+        let (mut down, mut failed) = (None, None);
         let mut owned = self.sgid.is_none();
         for port in ports {
             let shared = port.hca().shared();
@@ -356,8 +366,12 @@ impl PathConfig {
             if local.link_layer == LinkLayer::InfiniBand && !knows_paths(&*device, local.number) {
                 let ask = |query| self.ask(started, query);
                 match crate::sa::path(shared, local.number, self.sgid, self.dgid, ask).await {
+                    Ok((record, source)) => return Ok((port.clone(), record, source)),
                     Err(QueryError::NoPath { .. }) => continue,
-                    found => return found.map(|(record, source)| (port.clone(), record, source)),
+                    Err(error) => {
+                        failed.get_or_insert(error);
+                        continue;
+                    }
                 }
             }
             if let Some(record) = path_from(&*device, &local, self.sgid, self.dgid) {
@@ -368,14 +382,15 @@ impl PathConfig {
                 return Ok((port.clone(), record, source));
             }
         }
-        match (self.sgid, down) {
-            (Some(sgid), _) if !owned => {
-                let must = Limit::Must("a GID of the HCA's port");
-                Err(Invalid::new("SGID", Value::Gid(sgid), must).into())
-            }
-            (_, Some(port)) => Err(QueryError::PortDown { port }),
-            _ => Err(QueryError::NoPath { dgid: self.dgid }),
+        if let Some(sgid) = self.sgid.filter(|_| !owned) {
+            let must = Limit::Must("a GID of the HCA's port");
+            return Err(Invalid::new("SGID", Value::Gid(sgid), must).into());
         }
+        Err(match (failed, down) {
+            (Some(error), _) => self.whole(error),
+            (None, Some(port)) => QueryError::PortDown { port },
+            (None, None) => QueryError::NoPath { dgid: self.dgid },
+        })
     }
 }
 

@@ -73,7 +73,7 @@ impl Change {
                         engine.endpoint.update_port(local);
                     }
                     drop(engine);
-                    shared.sockets().iter().for_each(|socket| socket.forget_addresses(port));
+                    shared.sockets().iter().for_each(|socket| socket.port_changed(port));
                 }
                 Err(error) => tracing::warn!(hca = %shared.name, port, %error, "port not readable"),
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::{Result, SID};
 use futures::{Stream, StreamExt};
-use ibcm::sa::{Group, Notice, Trap};
+use ibcm::sa::{Group, Notice, SaError, Trap};
 use ibcm::sim::{BuildSubnet, Mishap, Subnet};
 use ibcm::{ConnectError, Connection, Gid, Hca, HcaEvent, Listener, PKey, PathSource, QueryError, sidr};
 use tokio::time::{Instant, sleep, timeout};
@@ -97,6 +97,33 @@ async fn a_fresh_path_is_asked_for_within_its_deadline() -> Result {
     }
     let refused = a.path_to(b.gid()).deadline(Duration::ZERO).await.expect_err("no time");
     assert_eq!(refused.to_string(), "deadline is 0ns, it must be more than zero");
+    Ok(())
+}
+
+/// Two rails, each with a manager of its own: where one rail's SA is silent, the other's is asked, within one deadline.
+#[tokio::test(start_paused = true)]
+async fn a_port_whose_sa_is_silent_holds_up_no_other() -> Result {
+    let net = Subnet::builder().switch("left").switch("right").hca_with_ports("a", 2).hca_with_ports("b", 2);
+    let net = net.link("a/1", "left").link("a/2", "right").link("b/1", "left").link("b/2", "right");
+    let net = net.managed().await?;
+    net.sm("right").start(0);
+    let (a, b) = hcas(&net).await?;
+    let gid = b.ports()[1].gid();
+    while a.path_to(gid).fresh().await.is_err() {
+        sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(a.path_to(gid).await?.port().number(), 2);
+    net.sm("left").kill();
+    let path = a.path_to(gid).fresh().await?;
+    assert_eq!((path.port().number(), path.source()), (2, PathSource::Sa));
+    // The first has used it up, and is who is told of, with the whole time.
+    let (deadline, started) = (Duration::from_secs(2), Instant::now());
+    let late = a.path_to(gid).fresh().deadline(deadline).await.expect_err("no time is left");
+    assert!(
+        matches!(&late, QueryError::Sa(late) if matches!(**late, SaError::Late(time) if time == deadline)),
+        "{late:?}"
+    );
+    assert!(started.elapsed() < deadline + deadline / 100, "{:?}", started.elapsed());
     Ok(())
 }
 

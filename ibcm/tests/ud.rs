@@ -98,7 +98,6 @@ async fn a_peer_is_its_queue_pair() -> Result {
 }
 
 /// The peer that answers is the one that was asked, whichever of the LIDs of both ports the packets carry, and also with a GRH.
-#[expect(clippy::mutable_key_type, reason = "what tells peers apart does not change")]
 #[tokio::test(start_paused = true)]
 async fn a_peer_is_the_same_by_every_way() -> Result {
     let net = Subnet::builder().lmc(2).switch("hub").hca("a").hca("b").hca("c");

@@ -8,7 +8,7 @@ use common::Result;
 use common::odd::Odd;
 use ibcm::sa::{Group, McMemberRecord, Template};
 use ibcm::sim::Subnet;
-use ibcm::{Error, Gid, Hca, Lid, QKey, ud};
+use ibcm::{Error, Gid, Hca, Lid, QKey, QueryError, ud};
 use tokio::time::{sleep, timeout};
 
 /// Longer than any of these needs in virtual time.
@@ -269,6 +269,74 @@ async fn sa_t75_an_hca_of_a_silent_sa_closes() -> Result {
         let started = tokio::time::Instant::now();
         a.close().await;
         assert!(started.elapsed() <= Duration::from_millis(5_100), "{:?}", started.elapsed());
+        Ok(())
+    })
+    .await?
+}
+
+/// Who opens the HCA again waits until the one before has given up to tell a silent SA, so that the SA can be asked then.
+#[tokio::test(start_paused = true)]
+async fn sa_t75_an_hca_that_is_opened_again_waits_for_a_silent_sa() -> Result {
+    timeout(LIMIT, async {
+        let net = two_switches().await?;
+        let a = open(&net, "a").await?;
+        let socket = ud::Socket::open(&a).await?;
+        socket.join("ff15::7".parse()?).await?;
+        net.sa().silent();
+        drop((socket, a));
+        let started = tokio::time::Instant::now();
+        let a = open(&net, "a").await?;
+        assert!(started.elapsed() <= Duration::from_millis(5_200), "{:?}", started.elapsed());
+        net.sa().normal();
+        ud::Socket::open(&a).await?.join("ff15::7".parse()?).await?;
+        Ok(())
+    })
+    .await?
+}
+
+/// When a program ends the HCA's client of the SA, its sockets are in no group any more, and none says that it is.
+#[tokio::test(start_paused = true)]
+async fn sa_t75_a_socket_whose_sa_client_is_over_is_in_no_group() -> Result {
+    timeout(LIMIT, async {
+        let net = two_switches().await?;
+        let odd = Odd::new(net.device("a"), |_| {});
+        let (a, mgid) = (Hca::open(odd.as_device()).await?, "ff15::7".parse()?);
+        let socket = ud::Socket::open(&a).await?;
+        let group = socket.join(mgid).await?;
+        assert_eq!(odd.attached(), [(mgid, group.lid())]);
+        a.sa().shutdown().await;
+        sleep(Duration::from_millis(100)).await;
+        assert_eq!((odd.attached(), a.stats().get("groups_unheard")), (vec![], Some(1)));
+        let again = socket.join(mgid).await;
+        assert!(matches!(again, Err(Error::Query(QueryError::Closed))), "{again:?}");
+        assert!(socket.group(mgid).is_err());
+        socket.leave(mgid).await?;
+        Ok(())
+    })
+    .await?
+}
+
+/// A group that somebody else has made anew with other keys, and to whose LID the device does not attach: one group unheard.
+#[tokio::test(start_paused = true)]
+async fn sa_t57_a_group_that_is_not_heard_for_two_reasons_counts_once() -> Result {
+    timeout(LIMIT, async {
+        let net = two_switches().await?;
+        let odd = Odd::new(net.device("a"), |_| {});
+        let (a, c) = (Hca::open(odd.as_device()).await?, open(&net, "c").await?);
+        let (socket, mgid) = (ud::Socket::open(&a).await?, "ff15::7".parse()?);
+        let before = socket.join(mgid).await?.lid();
+        net.link_down("a");
+        net.sweep().await?;
+        let other = c.sa().join("ff15::1".parse()?).or_create(Group::new(QKey(7))).await?;
+        let anew = c.sa().join(mgid).or_create(Group::new(QKey(7))).await?;
+        assert_eq!((other.mlid(), anew.mlid() == before), (before, false));
+        odd.refuse_groups(2);
+        net.link_up("a");
+        while !odd.attached().is_empty() {
+            sleep(Duration::from_millis(10)).await;
+        }
+        sleep(Duration::from_millis(100)).await;
+        assert_eq!(a.stats().get("groups_unheard"), Some(1));
         Ok(())
     })
     .await?

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, Weak};
 
 use futures::future::{Either, select};
-use ibdev::{AddressVector, GlobalRoute};
+use ibdev::{AddressVector, DeviceError, GlobalRoute};
 use ibwire::{Gid, Lid, Qpn};
 use tokio::sync::{Mutex as AsyncMutex, oneshot};
 
@@ -119,7 +119,7 @@ async fn keep(queue: Weak<Queue>, mut membership: Membership, mut leaving: onesh
         let Some(queue) = queue.upgrade() else { return };
         match news {
             Ok(record) => moved(&queue, record).await,
-            Err(SaError::Closed | SaError::Device(_)) => return,
+            Err(error @ (SaError::Closed | SaError::Device(_))) => return lost(&queue, mgid, &error).await,
             Err(error) => tracing::warn!(%mgid, %error, "a group was not joined again"),
         }
     };
@@ -136,33 +136,51 @@ async fn keep(queue: Weak<Queue>, mut membership: Membership, mut leaving: onesh
     _ = left.send(detached.and(gone)); // who waits no more has left all the same
 }
 
+/// The client of the SA is over, and with it the membership: the socket is not in the group any more.
+async fn lost(queue: &Queue, mgid: Gid, error: &SaError) {
+    let _turn = queue.groups.turn.lock().await;
+    let Some(Joined { record, .. }) = lock(&queue.groups.joined).remove(&mgid) else { return };
+    if queue.end().is_some() {
+        return; // the HCA has ended, which the socket tells
+    }
+    Counters::add(&queue.shared.counters.groups_unheard, 1);
+    tracing::warn!(%mgid, %error, "a group is left: the client of its SA is over");
+    if let Err(error) = queue.qp.detach(mgid, record.mlid).await {
+        tracing::warn!(%mgid, mlid = %record.mlid, %error, "a group was not detached");
+    }
+}
+
 /// The SA has taken the port into the group again, perhaps with another LID.
 async fn moved(queue: &Queue, record: McMemberRecord) {
     let _turn = queue.groups.turn.lock().await;
     let (mgid, now) = (record.mgid, record.mlid);
-    if let Err(error) = check(queue, &record) {
-        Counters::add(&queue.shared.counters.groups_unheard, 1);
-        tracing::warn!(%mgid, %error, "a group that was joined again is not heard");
-    }
+    let mut unheard = check(queue, &record).err().map(Error::from);
     let before = match lock(&queue.groups.joined).get_mut(&mgid) {
         Some(joined) => std::mem::replace(&mut joined.record, record).mlid,
         None => return, // it is being left
     };
-    if now == before {
-        return;
+    if now != before
+        && let Err(error) = move_over(queue, mgid, before, now).await
+    {
+        unheard.get_or_insert(error.into());
     }
-    let mut attached = queue.qp.attach(mgid, now).await;
+    if let Some(error) = unheard {
+        Counters::add(&queue.shared.counters.groups_unheard, 1);
+        tracing::warn!(%mgid, mlid = %now, %error, "a group was joined again, but is not heard");
+    }
+}
+
+/// Attaches the queue pair where a group is now instead of where it was.
+async fn move_over(queue: &Queue, mgid: Gid, before: Lid, now: Lid) -> Result<(), DeviceError> {
+    let attached = queue.qp.attach(mgid, now).await;
     // At the LID of before there may be another group by now: it is not heard, whatever has become of the new one.
     if let Err(error) = queue.qp.detach(mgid, before).await {
         tracing::warn!(%mgid, mlid = %before, %error, "a group was not detached where it was before");
     }
-    if attached.is_err() {
+    match attached {
+        Ok(()) => Ok(()),
         // That has made room in a device whose groups are used up.
-        attached = queue.qp.attach(mgid, now).await;
-    }
-    if let Err(error) = attached {
-        Counters::add(&queue.shared.counters.groups_unheard, 1);
-        tracing::warn!(%mgid, mlid = %now, %error, "a group was joined again, but is not heard");
+        Err(_) => queue.qp.attach(mgid, now).await,
     }
 }
 
@@ -182,5 +200,5 @@ pub(super) fn peer(queue: &Queue, sgid: Option<Gid>, record: &McMemberRecord) ->
             traffic_class: record.traffic_class,
         }),
     };
-    Peer::at(&queue.shared, sgid, av, Qpn::MULTICAST, record.q_key)
+    queue.peer(sgid, av, Qpn::MULTICAST, record.q_key)
 }

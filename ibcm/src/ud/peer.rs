@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 use ibdev::{AddressVector, LinkLayer};
 use ibwire::{Gid, Lid, PKey, QKey, Qpn};
@@ -18,7 +18,7 @@ use crate::shared::Shared;
 /// there: who answers is equal to who was asked, also by another service level, with or without a GRH, and by another of the
 /// LIDs that a port has in a subnet with an LMC. So peers are keys of maps. In our own InfiniBand subnet the LID tells ports apart, without the bits
 /// that the LMC of our port leaves to paths: subnet managers give all HCAs the same LMC, and where one does not, two ports with
-/// neighbouring LIDs are taken for one. Else the GID does.
+/// neighbouring LIDs are taken for one. Else the GID does. What our port is when a peer is made decides, so that keys stay what they are.
 ///
 /// ```
 /// # use ibcm::{Hca, sim::Subnet, ud};
@@ -51,8 +51,7 @@ struct Inner {
     qkey: QKey,
     /// That of the path, if it was made of one.
     pkey: Option<PKey>,
-    /// Looked up by the first comparison.
-    place: OnceLock<Place>,
+    place: Place,
 }
 
 /// What tells ports apart, whatever the ways there.
@@ -101,8 +100,9 @@ impl Peer {
     pub fn new(path: &Path, qpn: Qpn, qkey: QKey) -> Self {
         let shared = path.port().hca().shared();
         let (inner, sgid) = (path.inner(), path.record().sgid);
+        let engine = shared.engine();
         // The index of our GID is looked up when it is used: until then the table may change.
-        let av = shared.engine().endpoint.address_vector(&inner);
+        let av = engine.endpoint.address_vector(&inner);
         // Of a port that the HCA does not have: no socket takes such a peer.
         let av = av.unwrap_or(AddressVector {
             port: inner.port,
@@ -112,19 +112,21 @@ impl Peer {
             rate: inner.record.rate,
             grh: None,
         });
+        let place = Place::new(&av, engine.endpoint.local_ca().port(av.port));
+        drop(engine);
         let (shared, pkey) = (Arc::downgrade(shared), Some(path.record().pkey));
-        let place = OnceLock::new();
         Self(Arc::new(Inner { shared, sgid: Some(sgid), av, qpn, qkey, pkey, place }))
     }
 
+    /// `port` is the one that the way starts from.
     pub(super) fn at(
         shared: &Arc<Shared>,
         sgid: Option<Gid>,
         av: AddressVector,
-        qpn: Qpn,
-        qkey: QKey,
+        (qpn, qkey): (Qpn, QKey),
+        port: Option<&LocalPort>,
     ) -> Self {
-        let (shared, place) = (Arc::downgrade(shared), OnceLock::new());
+        let (shared, place) = (Arc::downgrade(shared), Place::new(&av, port));
         Self(Arc::new(Inner { shared, sgid, av, qpn, qkey, pkey: None, place }))
     }
 
@@ -156,13 +158,6 @@ impl Peer {
         Way { sgid: self.0.sgid, av: self.0.av }
     }
 
-    fn place(&self) -> Place {
-        *self.0.place.get_or_init(|| match self.0.shared.upgrade() {
-            Some(shared) => Place::new(&self.0.av, shared.engine().endpoint.local_ca().port(self.0.av.port)),
-            None => Place::new(&self.0.av, None),
-        })
-    }
-
     pub(super) fn is_of(&self, shared: &Arc<Shared>) -> bool {
         Weak::ptr_eq(&self.0.shared, &Arc::downgrade(shared))
     }
@@ -170,7 +165,7 @@ impl Peer {
 
 impl PartialEq for Peer {
     fn eq(&self, other: &Self) -> bool {
-        let key = |peer: &Self| (peer.0.qpn, peer.0.av.port, peer.place());
+        let key = |peer: &Self| (peer.0.qpn, peer.0.av.port, peer.0.place);
         Weak::ptr_eq(&self.0.shared, &other.0.shared) && key(self) == key(other)
     }
 }
@@ -179,7 +174,7 @@ impl Eq for Peer {}
 
 impl Hash for Peer {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.0.qpn, self.0.av.port, self.place()).hash(state);
+        (self.0.qpn, self.0.av.port, self.0.place).hash(state);
     }
 }
 

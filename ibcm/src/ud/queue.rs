@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
 use ibdev::{
-    AddressHandle, Buf, BufHome, Completion, CompletionQueue, DatagramSource, DeviceError, PostError,
-    QueuePair, RecvWr, SendWr, Status,
+    AddressHandle, AddressVector, Buf, BufHome, Completion, CompletionQueue, DatagramSource, DeviceError,
+    PostError, QueuePair, RecvWr, SendWr, Status,
 };
 use ibwire::packet::GrhArea;
-use ibwire::{PKey, QKey, Qpn};
+use ibwire::{Gid, PKey, QKey, Qpn, Rate};
 use slab::Slab;
 use tokio::sync::Semaphore;
 
@@ -21,7 +21,7 @@ use super::peer::{Peer, Way};
 use crate::error::{OpCause, RecvError};
 use crate::memory::Memory;
 use crate::parked::Parked;
-use crate::proto::{Invalid, Limit, Value};
+use crate::proto::{Invalid, Limit, LocalPort, Value};
 use crate::shared::{Counters, Hungry, Shared};
 use crate::sync::lock;
 
@@ -66,6 +66,8 @@ struct State {
     sends: Slab<Sending>,
     copies: Vec<Buf>,
     addresses: HashMap<Way, Arc<dyn AddressHandle>>,
+    /// The port as it is.
+    port: Option<LocalPort>,
     /// Counts the changes of the port's GID table, which address handles name by index.
     table: u64,
     end: Option<RecvError>,
@@ -140,6 +142,7 @@ impl Queue {
             me: me.clone(),
         });
         queue.shared.add_socket(&queue);
+        queue.port_changed(queue.port);
         queue
     }
 
@@ -178,7 +181,8 @@ impl Queue {
     /// The next datagram.
     pub(super) fn poll_recv(&self) -> Poll<Result<Datagram, RecvError>> {
         loop {
-            if let Some(Received { buf, imm, from }) = lock(&self.state).received.pop_front() {
+            let received = lock(&self.state).received.pop_front();
+            if let Some(Received { buf, imm, from }) = received {
                 return Poll::Ready(Ok(Datagram::new(buf, imm, self.sender(&from))));
             }
             let ready = self.recv_cq.poll_notified(&mut Context::from_waker(&self.waker));
@@ -209,15 +213,20 @@ impl Queue {
 
     /// Who sent something.
     fn sender(&self, from: &DatagramSource) -> Peer {
-        let av = ibdev::AddressVector {
+        let av = AddressVector {
             port: self.port,
             dlid: from.slid,
             sl: from.sl,
             path_bits: from.path_bits,
-            rate: ibwire::Rate::PORT_CURRENT,
+            rate: Rate::PORT_CURRENT,
             grh: from.grh,
         };
-        Peer::at(&self.shared, None, av, from.qpn, self.qkey)
+        self.peer(None, av, from.qpn, self.qkey)
+    }
+
+    /// A queue pair at the end of a way that starts from the socket's port.
+    pub(super) fn peer(&self, sgid: Option<Gid>, av: AddressVector, qpn: Qpn, qkey: QKey) -> Peer {
+        Peer::at(&self.shared, sgid, av, (qpn, qkey), lock(&self.state).port.as_ref())
     }
 
     /// Takes receives that have completed. How many there were.
@@ -295,10 +304,13 @@ impl Queue {
         Ok(handle)
     }
 
-    /// The port's GID table has changed: address handles name its entries by index.
-    pub(crate) fn forget_addresses(&self, port: u8) {
+    /// The HCA knows this port as it is now. Address handles name entries of its GID table by index.
+    pub(crate) fn port_changed(&self, port: u8) {
         if port == self.port {
+            let engine = self.shared.engine();
             let mut state = lock(&self.state);
+            state.port = engine.endpoint.local_ca().port(port).cloned();
+            drop(engine);
             state.table += 1;
             let old = std::mem::take(&mut state.addresses);
             drop(state);
