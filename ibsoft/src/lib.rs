@@ -42,6 +42,8 @@
 #[cfg(feature = "runtime")]
 mod device;
 pub mod engine;
+#[cfg(feature = "runtime")]
+mod foreign;
 #[cfg(all(feature = "ibsim", target_os = "linux"))]
 mod ibsim;
 pub mod manager;

@@ -2,26 +2,26 @@
 #![allow(clippy::unwrap_used, reason = "test helpers outside #[test] functions")]
 
 mod common;
+#[path = "udp/wakers.rs"]
+mod wakers;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4, UdpSocket};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 
 use common::loopback::Loopback;
 use common::*;
-use ibdev::qp::{Init, QpSpec, QpType, Transition};
+use ibdev::qp::{Init, Transition};
 use ibdev::{
-    Access, Buf, DatagramDest, Device, DeviceError, DeviceEvent, GidKind, LinkLayer, OutgoingMad, PostError,
-    RecvWr, SendOp, SendWr, Status,
+    Buf, Device, DeviceError, DeviceEvent, GidKind, LinkLayer, OutgoingMad, PostError, RecvWr, Status,
 };
 use ibsoft::{SoftDevice, UdpConfig};
 use ibwire::icrc::{Icrc, Ipv4Pseudo};
 use ibwire::packet::{Bth, Deth, Opcode};
-use ibwire::{DecodeError, Gid, Lid, Mtu, PKey, PacketLifeTime, Psn, QKey, Qpn, Rate};
+use ibwire::{DecodeError, Lid, Mtu, PKey, PacketLifeTime, Psn, QKey, Qpn, Rate};
 use pcap_file::pcap::PcapReader;
 
 fn device(lo: Loopback, host: u8) -> SoftDevice {
@@ -140,54 +140,6 @@ async fn the_nak_of_a_failed_queue_pair_has_left_when_its_program_learns_of_it()
     assert_eq!(soon(b.completions(1)).await[0].status, Status::LOC_LEN_ERR);
     assert_eq!(counter(&b.device, "link_tx_datagrams"), 1);
     assert_eq!(soon(a.completions(1)).await[0].status, Status::REM_INV_REQ_ERR);
-}
-
-/// Who is woken is not to be trusted: what is sent in the same call leaves.
-#[tokio::test]
-async fn a_waker_that_panics_keeps_nothing_from_leaving() {
-    struct Panics;
-    impl Wake for Panics {
-        fn wake(self: Arc<Self>) {
-            panic!("as it is meant to");
-        }
-    }
-    let lo = Loopback::claim();
-    let (device, _peer) = (device(lo, 1), UdpSocket::bind((lo.address(2), 4791)).unwrap());
-    let cq = device.create_cq(102).await.unwrap();
-    let qp = device.domain().create_qp(QpSpec::new(QpType::Ud, &cq, 100, 2)).await.unwrap();
-    let qkey = QKey(0x11);
-    let init = Init { port: 1, pkey_index: 0, access: Access::empty(), qkey };
-    let rts = Transition::DatagramRts { sq_psn: Psn::truncate(7) };
-    for transition in [Transition::Init(init), Transition::DatagramRtr, rts] {
-        qp.modify(transition).await.unwrap();
-    }
-    let av = address(&device, 1, Gid::from_ip(lo.address(2).into()), true);
-    let ah = device.domain().create_ah(av).await.unwrap();
-    let to = DatagramDest { ah, qpn: qp.qpn(), qkey };
-    let post = |count, len| {
-        let op = || SendOp::Datagram { to: to.clone(), imm: None };
-        let work = (0..count).map(|id| SendWr::new(id, op(), Buf::unregistered(len)));
-        qp.post_send(&mut work.collect())
-    };
-    // A datagram is complete when it leaves.
-    let waker = Waker::from(Arc::new(Panics));
-    let panics = |count, len| {
-        while cq.poll(&mut Vec::new(), 100) > 0 {}
-        assert!(cq.poll_notified(&mut Context::from_waker(&waker)).is_pending());
-        assert!(catch_unwind(AssertUnwindSafe(|| post(count, len))).is_err());
-    };
-    panics(1, 8);
-    assert_eq!(counter(&device, "link_tx_datagrams"), 1);
-    post(1, 8).unwrap();
-    assert_eq!(counter(&device, "link_tx_datagrams"), 2);
-    // More than the link takes at once: the rest follows without another call.
-    panics(99, 4096);
-    let all = async {
-        while counter(&device, "link_tx_datagrams") < 101 {
-            tokio::task::yield_now().await;
-        }
-    };
-    soon(all).await;
 }
 
 /// Nothing here is awaited: the I/O tasks never run.

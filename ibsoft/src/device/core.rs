@@ -13,6 +13,7 @@ use tokio::sync::watch;
 
 use super::waiters::{Waiters, Wakes};
 use crate::engine::{Engine, PortGroup};
+use crate::foreign;
 use crate::sim::{Held, Probe};
 
 /// What carries an engine's packets.
@@ -72,25 +73,24 @@ pub(crate) trait Intake: fmt::Debug + Send + Sync {
     fn wake_task(&self);
 }
 
-/// What the link took and nobody has sent yet. It is sent whatever happens, even if a waker panics: until then the link
-/// takes nothing else.
-struct Unsent<'a> {
-    core: &'a Core,
+/// What is left to be done after a call, once the mutex is free: others' code, and system calls. What the link took is sent
+/// whatever that code does; until then the link takes nothing else.
+#[must_use]
+struct Aftermath {
+    wakes: Wakes,
+    /// Buffers that go home.
+    homeless: Vec<Buf>,
     departure: Option<Arc<dyn Departure>>,
 }
 
-impl Unsent<'_> {
-    /// Sends it. Whether the link has room for more again, after it had not.
-    fn send(mut self) -> bool {
-        self.departure.take().is_some_and(|departure| departure.send())
-    }
-}
-
-impl Drop for Unsent<'_> {
-    fn drop(&mut self) {
-        if self.departure.take().is_some_and(|departure| departure.send()) {
-            self.core.leave_to_task();
+impl Aftermath {
+    /// Does it. Whether the link has room for more again, after it had not.
+    fn see_to(self) -> bool {
+        for buf in self.homeless {
+            foreign::call("the home of a buffer", || drop(buf));
         }
+        self.wakes.wake();
+        self.departure.is_some_and(|departure| departure.send())
     }
 }
 
@@ -131,13 +131,14 @@ impl State {
         self.latest
     }
 
-    /// Lets the link send if it shall, and finds whom to wake and which buffers go home: behind the mutex.
-    fn settle(&mut self, now: Instant, sends: bool) -> (Wakes, Vec<Buf>, Option<Arc<dyn Departure>>) {
-        let unsent = if self.gone || !sends { None } else { self.link.flush(&mut self.engine, now) };
+    /// Lets the link take what it is to send if it shall, and finds whom to wake and which buffers go home.
+    fn settle(&mut self, now: Instant, sends: bool) -> Aftermath {
+        let departure = if self.gone || !sends { None } else { self.link.flush(&mut self.engine, now) };
         while let Some(event) = self.engine.poll_event() {
             self.waiters.event(event, &self.engine);
         }
-        (self.waiters.take_woken(&self.engine), self.engine.take_released(), unsent)
+        let wakes = self.waiters.take_woken(&self.engine);
+        Aftermath { wakes, homeless: self.engine.take_released(), departure }
     }
 }
 
@@ -183,29 +184,27 @@ impl Core {
         let mut state = self.lock();
         let now = state.not_before(now);
         let result = call(&mut state, now);
-        self.behind.store(false, Ordering::Relaxed);
-        let (wakes, homeless, departure) = state.settle(now, true);
-        drop(state);
-        let mut unsent = Unsent { core: self, departure };
-        drop(homeless);
-        wakes.wake();
+        let mut has_room = self.settle(state, now);
         for _ in 1..ROUNDS {
-            if !unsent.send() {
+            if !has_room {
                 return result;
             }
             let mut state = self.lock();
             let now = state.not_before(now);
-            self.behind.store(false, Ordering::Relaxed);
-            let (wakes, homeless, departure) = state.settle(now, true);
-            drop(state);
-            unsent = Unsent { core: self, departure };
-            drop(homeless);
-            wakes.wake();
+            has_room = self.settle(state, now);
         }
-        if unsent.send() {
+        if has_room {
             self.leave_to_task();
         }
         result
+    }
+
+    /// Lets the link send, and does what follows from the call that was made. Whether the link has room for more again.
+    fn settle(&self, mut state: MutexGuard<'_, State>, now: Instant) -> bool {
+        self.behind.store(false, Ordering::Relaxed);
+        let aftermath = state.settle(now, true);
+        drop(state);
+        aftermath.see_to()
     }
 
     /// The engine has more to send than one caller shall: the link's own task goes on, in turn with others.
@@ -252,10 +251,9 @@ impl Core {
         let mut state = self.lock();
         let now = state.not_before(now);
         let result = call(&mut state, now);
-        let (wakes, homeless, _) = state.settle(now, false);
+        let aftermath = state.settle(now, false);
         drop(state);
-        drop(homeless);
-        wakes.wake();
+        aftermath.see_to();
         result
     }
 

@@ -9,6 +9,7 @@ use tokio::sync::broadcast;
 
 use super::events::Events;
 use crate::engine::{AgentId, CqId, Engine, EngineEvent};
+use crate::foreign;
 
 /// Keyed without randomness: under a seed the order of wakes is the same every time.
 type Map<K> = HashMap<K, Waker, BuildHasherDefault<DefaultHasher>>;
@@ -39,10 +40,11 @@ pub(super) struct Wakes {
 impl Wakes {
     pub(super) fn wake(self) {
         for waker in self.wakers {
-            waker.wake();
+            foreign::call("a waker", || waker.wake());
         }
         for (followed, event) in self.news {
-            _ = followed.send(event); // nobody may follow them any more
+            // Nobody may follow them any more.
+            foreign::call("a waker", || drop(followed.send(event)));
         }
     }
 }
