@@ -451,11 +451,16 @@ impl Fabric {
         self.cuts.clear();
     }
 
-    /// Plugs a port's cable in or pulls it. The user plugs it in whoever has pulled it, a mishap only if nobody else has.
+    /// Plugs a port's cable in or pulls it. The user plugs it in whoever has pulled it, a mishap only if nobody else has. A
+    /// mishap takes a cable, which has two ends, the user a port: at the other end that is as it was.
     pub(super) fn set_plugged(&mut self, now: Instant, id: PortId, by: u64, plugged: bool) {
+        let peer = self.peer(id);
         match (plugged, by) {
             (false, _) => _ = self.unplugged.insert((id, by)),
-            (true, BY_HAND) => self.unplugged.retain(|(other, _)| *other != id),
+            (true, BY_HAND) => {
+                let holds = |other, by| other != id && (Some(other) != peer || by == BY_HAND);
+                self.unplugged.retain(|(other, by)| holds(*other, *by));
+            }
             (true, _) => _ = self.unplugged.remove(&(id, by)),
         }
         self.refresh_link(now, id);

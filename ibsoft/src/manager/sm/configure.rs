@@ -1,5 +1,6 @@
 //! Writing what was decided: LIDs, partitions, routes, states of ports.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use ibsa::proto::after;
@@ -11,6 +12,19 @@ use super::smp::attribute;
 use super::{Phase, Purpose, SmConfig, SubnetManager};
 use crate::manager::routing::route;
 use crate::manager::topology::{PortAt, Switch, Topology};
+
+/// What is to be written to a subnet.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// As it will be.
+    pub topology: Topology,
+    /// Its end ports as they were found.
+    found: Vec<(PortAt, PortInfo)>,
+    /// Ports of switches that are to enforce partitions otherwise than they did, and how they did: inbound, outbound.
+    pub enforcing: Vec<(PortAt, [bool; 2])>,
+    /// Ports of switches that may not let through what their hosts are to send.
+    pub unsure: BTreeSet<PortAt>,
+}
 
 /// Entries of a block of a linear forwarding table.
 const LINEAR_BLOCK: usize = 64;
@@ -76,29 +90,32 @@ impl SubnetManager {
         let enforcing = Self::enforce_partitions(&mut topology);
         self.routing = Some(route(&mut topology));
         self.doubt_trees(&topology);
-        self.write_tables(&topology);
-        self.write_lanes(&topology);
-        for (at, found) in found {
-            let Some(port) = topology.port(at) else { continue };
-            let before = self.sa.topology().at_guid(port.guid()).and_then(|at| self.sa.topology().port(at));
-            // What a predecessor has written goes, too, however much that was.
-            let all = usize::from(topology.nodes[at.node].info.partition_cap);
-            let p_keys = before.map_or(all, |before| before.p_keys.len());
+        let plan = Plan { topology, found, enforcing, unsure: BTreeSet::new() };
+        self.admit(&plan);
+        self.phase = Phase::Admit(Box::new(plan));
+    }
+
+    /// Writes what was decided, once switches let through what hosts may send from now on.
+    pub(super) fn carry_out(&mut self, mut plan: Plan) {
+        plan.leave_unsure();
+        let topology = &plan.topology;
+        self.write_tables(topology);
+        self.write_lanes(topology);
+        for (at, found) in &plan.found {
+            let Some(port) = topology.port(*at) else { continue };
             // A port that was not there before may have registered what subnet administration has forgotten.
-            let asks = (self.reregister || before.is_none())
+            let asks = (self.reregister || self.port_before(port).is_none())
                 && self.config.stays
                 && port.info.capability_mask.contains(PortCapabilities::CLIENT_REREGISTRATION);
             let info = PortInfo { client_reregister: asks, ..port.info.clone() };
-            if info != found {
-                self.write_port(&topology, at, &info, PortState(0));
+            if info != *found {
+                self.write_port(topology, *at, &info, PortState(0), Purpose::Write);
             }
-            self.write_p_keys(&topology, at, p_keys);
+            if port.peer.is_none_or(|leaf| !plan.unsure.contains(&leaf)) {
+                self.write_p_keys(topology, *at);
+            }
         }
-        for at in enforcing {
-            let Some(port) = topology.port(at) else { continue };
-            self.write_port(&topology, at, &port.info, PortState(0));
-        }
-        self.phase = Phase::Configure(Box::new(topology));
+        self.phase = Phase::Configure(Box::new(plan));
     }
 
     fn write_tables(&mut self, topology: &Topology) {
@@ -130,7 +147,14 @@ impl SubnetManager {
         self.paths.get(&topology.end_port_of(at)).cloned()
     }
 
-    fn write_port(&mut self, topology: &Topology, at: PortAt, info: &PortInfo, state: PortState) {
+    pub(super) fn write_port(
+        &mut self,
+        topology: &Topology,
+        at: PortAt,
+        info: &PortInfo,
+        state: PortState,
+        purpose: Purpose,
+    ) {
         let Some(path) = self.path_to(topology, at) else { return };
         let is_switch = topology.nodes[at.node].is_switch();
         let info = PortInfo {
@@ -141,7 +165,7 @@ impl SubnetManager {
             ..info.clone()
         };
         let modifier = if is_switch { at.port.into() } else { 0 };
-        self.ask(Method::SET, attribute::PORT_INFO, modifier, &path, &info.to_bytes(), Purpose::Write);
+        self.ask(Method::SET, attribute::PORT_INFO, modifier, &path, &info.to_bytes(), purpose);
     }
 
     /// The ports that have a link in one of these states.
@@ -160,11 +184,18 @@ impl SubnetManager {
             let Some(port) = topology.port_mut(at) else { continue };
             port.info.port_state = state;
             let info = PortInfo { client_reregister: false, ..port.info.clone() };
-            self.write_port(topology, at, &info, state);
+            self.write_port(topology, at, &info, state, Purpose::Write);
         }
     }
 
-    pub(super) fn arm(&mut self, mut topology: Topology) {
+    /// All hosts have their P_Keys: those in service are held to them, too.
+    pub(super) fn arm(&mut self, plan: Plan) {
+        let mut topology = plan.topology;
+        for (at, _) in plan.enforcing {
+            let port = topology.port(at).filter(|port| port.info.port_state > PortState::INIT);
+            let Some(port) = port else { continue };
+            self.write_port(&topology, at, &port.info, PortState(0), Purpose::Write);
+        }
         self.take_to(&mut topology, &[PortState::INIT], PortState::ARMED);
         self.phase = Phase::Arm(Box::new(topology));
     }

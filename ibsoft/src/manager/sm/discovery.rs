@@ -97,9 +97,10 @@ impl SubnetManager {
             }
             Purpose::Manager => found.rivals.extend(Rival::read(data, path)),
             Purpose::Write
+            | Purpose::Admit(_)
             | Purpose::Look
             | Purpose::Compare(_)
-            | Purpose::Watch
+            | Purpose::Watch(_)
             | Purpose::Poll
             | Purpose::HandOver(_)
             | Purpose::GiveWay => {}

@@ -105,18 +105,25 @@ impl SubnetManager {
 
     /// Asks the other managers what they are: two subnets that became one have two masters, which no switch says.
     pub(super) fn watch(&mut self) {
-        let paths: Vec<_> = self.rivals.iter().map(|rival| rival.path.clone()).collect();
-        for path in paths {
-            self.ask(Method::GET, attribute::SM_INFO, 0, &path, &[], Purpose::Watch);
+        let rivals: Vec<_> = self.rivals.iter().map(|rival| (rival.guid, rival.path.clone())).collect();
+        for (guid, path) in rivals {
+            self.ask(Method::GET, attribute::SM_INFO, 0, &path, &[], Purpose::Watch(guid));
         }
     }
 
     /// Another manager has answered: there may be a second master, or one that should be.
-    pub(super) fn watched(&mut self, data: &[u8]) {
+    pub(super) fn watched(&mut self, asked: Guid, data: &[u8]) {
         let Some(rival) = Rival::read(data, Vec::new()) else { return };
+        self.set_rival(asked, rival.state);
         let is_heir =
             rival.state == SmState::STANDBY && rival.is_above(self.config.priority, self.config.guid);
         self.is_stale |= rival.state == SmState::MASTER || is_heir;
+    }
+
+    /// What another manager was the last time that it was asked.
+    pub(super) fn set_rival(&mut self, guid: Guid, state: SmState) {
+        let rivals = self.rivals.iter_mut().filter(|rival| rival.guid == guid);
+        rivals.for_each(|rival| rival.state = state);
     }
 
     fn stand_by(&mut self, now: Instant, master: Rival) {

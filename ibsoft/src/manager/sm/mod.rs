@@ -21,6 +21,7 @@ use ibwire::{Guid, Lid, PKey, TimeCode, TransactionId};
 use super::routing::Routing;
 use super::sa::{GroupTree, Peer, Sa, SaConfig, SaMad};
 use super::topology::{PortAt, Topology};
+use configure::Plan;
 use discovery::Discovery;
 use election::Rival;
 pub use qos::Qos;
@@ -169,12 +170,14 @@ enum Purpose {
     Manager,
     /// A write: nothing follows from its answer.
     Write,
+    /// A write by which this port of a switch lets through what a host is about to send.
+    Admit(PortAt),
     /// Whether a switch has changed.
     Look,
     /// Whether a switch's port is as it was told.
     Compare(PortAt),
-    /// Whether another manager has become master, too.
-    Watch,
+    /// What the manager with this GUID is now.
+    Watch(Guid),
     /// Whether the master lives.
     Poll,
     /// The mastership is given to the manager with this GUID.
@@ -210,8 +213,10 @@ enum Phase {
     Idle,
     /// Finding what there is.
     Discover(Box<Discovery>),
+    /// Having switches let through what hosts may send from now on.
+    Admit(Box<Plan>),
     /// Writing LIDs, partitions and routes.
-    Configure(Box<Topology>),
+    Configure(Box<Plan>),
     /// Taking ports to Armed.
     Arm(Box<Topology>),
     /// Taking ports to Active.
@@ -359,10 +364,10 @@ impl SubnetManager {
 
     fn answered(&mut self, now: Instant, pending: Pending, data: &[u8]) {
         match pending.purpose {
-            Purpose::Write | Purpose::GiveWay => {}
+            Purpose::Write | Purpose::Admit(_) | Purpose::GiveWay => {}
             Purpose::Look => self.looked(data),
             Purpose::Compare(at) => self.compared(at, data),
-            Purpose::Watch => self.watched(data),
+            Purpose::Watch(rival) => self.watched(rival, data),
             Purpose::Poll => self.polled(now, data),
             Purpose::HandOver(heir) => self.handed_over(now, heir),
             purpose => self.discovered(purpose, &pending.mad, data),
@@ -444,9 +449,13 @@ impl SubnetManager {
             Purpose::Poll => self.poll_failed(now),
             Purpose::Look | Purpose::Compare(_) => self.is_stale |= self.state == SmState::MASTER,
             // A manager that does not answer is none.
-            Purpose::Manager | Purpose::Watch | Purpose::HandOver(_) | Purpose::GiveWay => {}
+            Purpose::Watch(rival) => self.set_rival(*rival, SmState::NOT_ACTIVE),
+            Purpose::Manager | Purpose::HandOver(_) | Purpose::GiveWay => {}
             _ if self.state == SmState::STANDBY => {}
             _ => {
+                if let (Purpose::Admit(at), Phase::Admit(plan)) = (purpose, &mut self.phase) {
+                    plan.unsure.insert(*at);
+                }
                 self.is_partial = true;
                 if matches!(self.phase, Phase::Idle | Phase::Look) {
                     let again = after(now, self.pause());
@@ -462,6 +471,11 @@ impl SubnetManager {
             true => self.config.again.saturating_mul(1 << self.partial.min(16)).min(self.config.sweep),
             false => self.config.sweep,
         }
+    }
+
+    /// The same after a look: who is to be master may be ready soon.
+    fn pause_after_look(&self) -> Duration {
+        if self.has_coming_heir() { self.config.again.min(self.config.sweep) } else { self.pause() }
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout); `None` for never.
@@ -519,7 +533,7 @@ impl SubnetManager {
             Phase::Idle | Phase::Look if self.state == SmState::STANDBY => return false,
             Phase::Idle | Phase::Look if self.is_stale => self.discover(),
             Phase::Idle => return self.plant_trees(),
-            Phase::Look => self.next = Some(after(now, self.pause())),
+            Phase::Look => self.next = Some(after(now, self.pause_after_look())),
             // What was not found may be there all the same, and would lose what it has registered.
             Phase::Discover(_) if self.is_partial && self.partial < LOOKS => {
                 self.partial += 1;
@@ -529,7 +543,8 @@ impl SubnetManager {
                 self.is_partial |= !Self::is_consistent(&found.topology);
                 self.elect(now, *found);
             }
-            Phase::Configure(topology) => self.arm(*topology),
+            Phase::Admit(plan) => self.carry_out(*plan),
+            Phase::Configure(plan) => self.arm(*plan),
             Phase::Arm(topology) => self.activate(*topology),
             Phase::Activate(topology) => self.finish(now, *topology),
         }

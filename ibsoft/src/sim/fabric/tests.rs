@@ -125,3 +125,26 @@ fn timers_come_in_their_turn() {
     fabric.set_timer(Owner::Hca(0), None);
     assert!(fabric.next_event(at(9)).is_none());
 }
+
+/// A mishap takes a link, whichever end it counts as.
+#[test]
+fn the_user_ends_the_mishap_of_a_link_at_either_end() {
+    const MISHAP: u64 = 7;
+    let start = Instant::now();
+    let mut fabric = fabric(start);
+    let there = fabric.peer(FIRST).unwrap();
+    let is_up = |fabric: &Fabric| fabric.nodes[0].port(1).unwrap().info.port_state != PortState::DOWN;
+    for (taken, lifted) in [(FIRST, FIRST), (FIRST, there), (there, FIRST), (there, there)] {
+        fabric.set_plugged(start, taken, MISHAP, false);
+        assert!(!is_up(&fabric));
+        fabric.set_plugged(start, lifted, BY_HAND, true);
+        assert!(is_up(&fabric), "{taken:?} {lifted:?}");
+        // Its end changes nothing.
+        fabric.set_plugged(start, taken, MISHAP, true);
+        assert!(is_up(&fabric));
+    }
+    // What the user took down at the other end stays down.
+    fabric.set_plugged(start, there, BY_HAND, false);
+    fabric.set_plugged(start, FIRST, BY_HAND, true);
+    assert!(!is_up(&fabric));
+}

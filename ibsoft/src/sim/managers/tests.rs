@@ -12,7 +12,7 @@ use ibwire::{Psn, Qpn, ServiceLevel, TransactionId};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
-use super::super::manager::tests::membership;
+use super::super::manager::tests::groups::membership;
 use super::super::node::ports_of;
 use super::super::{BuildSubnet, Faults, Mishap};
 use super::*;
