@@ -1,7 +1,7 @@
 //! An operation's way into the send queue: a place in line, a buffer, the post.
 
 use std::io::IoSlice;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use futures::future::BoxFuture;
 use ibdev::{Buf, DeviceError};
@@ -27,13 +27,15 @@ pub(crate) struct Entry {
     ticket: Ticket,
 }
 
+type Making = Exclusive<BoxFuture<'static, Result<Vec<Buf>, DeviceError>>>;
+
 enum Step {
     /// To be copied into a buffer of the connection's own.
     Copy,
     /// The buffer for the copy is being made.
     Allocating {
         shelf: Shelf,
-        making: Exclusive<BoxFuture<'static, Result<Vec<Buf>, DeviceError>>>,
+        making: Making,
     },
     /// To be posted. A buffer of the connection's own has its shelf.
     Buf(Buf, Option<Shelf>),
@@ -76,86 +78,110 @@ impl Entry {
         cx: &mut Context<'_>,
     ) -> Poll<Result<usize, OpError>> {
         loop {
-            match std::mem::replace(&mut self.step, Step::Over) {
-                Step::Copy => {
-                    match self.look(conn, cx, |queues, place, request| {
-                        match queues.copy_buf(place, request, source.len) {
-                            Ok(CopyBuf::Wait) => None,
-                            Ok(found) => Some(Found::Copy(found, queues.memory().cloned())),
-                            Err(cause) => Some(Found::Refused(cause, None)),
-                        }
-                    }) {
-                        Some(Found::Copy(CopyBuf::Ready(buf, shelf), _)) => {
-                            self.step = Step::Buf(source.copy(buf), Some(shelf));
-                        }
-                        Some(Found::Copy(CopyBuf::Allocate(len, shelf), Some(memory))) => {
-                            let making: BoxFuture<'static, _> =
-                                Box::pin(async move { memory.take(1, len).await });
-                            let making = Exclusive::new(making);
-                            self.step = Step::Allocating { shelf, making };
-                        }
-                        Some(Found::Refused(cause, _)) => {
-                            return Poll::Ready(Err(self.refused(conn, cause, None)));
-                        }
-                        _ => {
-                            self.step = Step::Copy;
-                            return Poll::Pending;
-                        }
-                    }
-                }
-                Step::Allocating { shelf, mut making } => {
-                    let Poll::Ready(made) = making.get_mut().as_mut().poll(cx) else {
-                        self.step = Step::Allocating { shelf, making };
-                        return Poll::Pending;
-                    };
-                    match made.map(|mut bufs| bufs.pop()) {
-                        Ok(Some(buf)) => self.step = Step::Buf(source.copy(buf), Some(shelf)),
-                        failed => {
-                            give_back(conn, shelf, None);
-                            let gone = DeviceError::Unsupported { what: "so long a buffer" };
-                            let cause = OpCause::Device(failed.err().unwrap_or(gone));
-                            return Poll::Ready(Err(self.refused(conn, cause, None)));
-                        }
-                    }
-                }
-                Step::Buf(buf, own) => {
-                    let mut held = Some(buf);
-                    let found = self.look(conn, cx, |queues, place, request| {
-                        match queues.post(place, request, held.take()?, own) {
-                            Posting::Posted { key, next } => Some(Found::Posted { key, next }),
-                            Posting::Wait(buf) => {
-                                held = Some(buf);
-                                None
-                            }
-                            Posting::Refused(cause, buf) => Some(Found::Refused(cause, buf)),
-                        }
-                    });
-                    match found {
-                        Some(Found::Posted { key, next }) => {
-                            if let Some(next) = next {
-                                next.wake();
-                            }
-                            return Poll::Ready(Ok(key));
-                        }
-                        Some(Found::Refused(cause, buf)) => {
-                            let buf = match (own, buf.or(held)) {
-                                (Some(shelf), buf) => {
-                                    give_back(conn, shelf, buf);
-                                    None
-                                }
-                                (None, buf) => buf,
-                            };
-                            return Poll::Ready(Err(self.refused(conn, cause, buf)));
-                        }
-                        _ => {
-                            if let Some(buf) = held {
-                                self.step = Step::Buf(buf, own);
-                            }
-                            return Poll::Pending;
-                        }
-                    }
-                }
+            let next = match std::mem::replace(&mut self.step, Step::Over) {
+                Step::Copy => self.find_buf(conn, source, cx),
+                Step::Allocating { shelf, making } => self.allocate(conn, source, cx, shelf, making),
+                Step::Buf(buf, own) => return self.post(conn, cx, buf, own),
                 Step::Over => unreachable!("polled after it was ready"),
+            };
+            self.step = ready!(next)?;
+        }
+    }
+
+    /// A buffer of the connection's own for the copy, or the making of one.
+    fn find_buf(
+        &mut self,
+        conn: &Established,
+        source: Source<'_>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Step, OpError>> {
+        let found =
+            self.look(conn, cx, |queues, place, request| match queues.copy_buf(place, request, source.len) {
+                Ok(CopyBuf::Wait) => None,
+                Ok(found) => Some(Found::Copy(found, queues.memory().cloned())),
+                Err(cause) => Some(Found::Refused(cause, None)),
+            });
+        match found {
+            Some(Found::Copy(CopyBuf::Ready(buf, shelf), _)) => {
+                Poll::Ready(Ok(Step::Buf(source.copy(buf), Some(shelf))))
+            }
+            Some(Found::Copy(CopyBuf::Allocate(len, shelf), Some(memory))) => {
+                let making: BoxFuture<'static, _> = Box::pin(async move { memory.take(1, len).await });
+                Poll::Ready(Ok(Step::Allocating { shelf, making: Exclusive::new(making) }))
+            }
+            Some(Found::Refused(cause, _)) => Poll::Ready(Err(self.refused(conn, cause, None))),
+            _ => {
+                self.step = Step::Copy;
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Waits for the buffer that is being made.
+    fn allocate(
+        &mut self,
+        conn: &Established,
+        source: Source<'_>,
+        cx: &mut Context<'_>,
+        shelf: Shelf,
+        mut making: Making,
+    ) -> Poll<Result<Step, OpError>> {
+        let Poll::Ready(made) = making.get_mut().as_mut().poll(cx) else {
+            self.step = Step::Allocating { shelf, making };
+            return Poll::Pending;
+        };
+        Poll::Ready(match made.map(|mut bufs| bufs.pop()) {
+            Ok(Some(buf)) => Ok(Step::Buf(source.copy(buf), Some(shelf))),
+            failed => {
+                give_back(conn, shelf, None);
+                let none = DeviceError::Unsupported { what: "so long a buffer" };
+                let cause = OpCause::Device(failed.err().unwrap_or(none));
+                Err(self.refused(conn, cause, None))
+            }
+        })
+    }
+
+    /// Posts the buffer, which is the program's or has its shelf, when it is its turn.
+    fn post(
+        &mut self,
+        conn: &Established,
+        cx: &mut Context<'_>,
+        buf: Buf,
+        own: Option<Shelf>,
+    ) -> Poll<Result<usize, OpError>> {
+        let mut held = Some(buf);
+        let found = self.look(conn, cx, |queues, place, request| {
+            match queues.post(place, request, held.take()?, own) {
+                Posting::Posted { key, next } => Some(Found::Posted { key, next }),
+                Posting::Wait(buf) => {
+                    held = Some(buf);
+                    None
+                }
+                Posting::Refused(cause, buf) => Some(Found::Refused(cause, buf)),
+            }
+        });
+        match found {
+            Some(Found::Posted { key, next }) => {
+                if let Some(next) = next {
+                    next.wake();
+                }
+                Poll::Ready(Ok(key))
+            }
+            Some(Found::Refused(cause, buf)) => {
+                let buf = match (own, buf.or(held)) {
+                    (Some(shelf), buf) => {
+                        give_back(conn, shelf, buf);
+                        None
+                    }
+                    (None, buf) => buf,
+                };
+                Poll::Ready(Err(self.refused(conn, cause, buf)))
+            }
+            _ => {
+                if let Some(buf) = held {
+                    self.step = Step::Buf(buf, own);
+                }
+                Poll::Pending
             }
         }
     }
