@@ -47,7 +47,7 @@ async fn main() -> Result {
 async fn serve(hca: &Hca, listener: &Listener) -> Result {
     let qp = hca.verbs().create_rc_qp().await?; // stands for your own ibv_qp
     let offer = listener.accept().await?.prepare(LocalQp::rc(qp.qpn()))?;
-    let attrs = *offer.attrs();
+    let attrs = offer.attrs();
     qp.modify(attrs.init).await?;
     qp.modify(attrs.rtr).await?;
     qp.post_recv(hca.alloc(4096).await?)?; // receives first, then the REP

@@ -120,7 +120,7 @@ where
 async fn answer_by_steps(hca: Hca, request: IncomingRequest, up: Sender<()>) -> Result {
     let qp = hca.verbs().depth(DEPTH).create_rc_qp().await?;
     let offer = request.prepare(LocalQp::rc(qp.qpn()))?.deadline(DEADLINE);
-    let attrs = *offer.attrs();
+    let attrs = offer.attrs();
     qp.modify_all(&[attrs.init.into(), attrs.rtr.into(), attrs.rts.into()]).await?;
     let session = offer.reply().await?;
     up.send(()).await?;

@@ -45,7 +45,7 @@ async fn serve(hca: &Hca, mut qp: RdmaSysQp) -> Result {
     let listener = Listener::bind(SID).device(hca).await?;
     println!("listening at {}", hca.gid());
     let offer = listener.accept().await?.prepare(LocalQp::rc(qp.qpn()))?;
-    let attrs = *offer.attrs();
+    let attrs = offer.attrs();
     qp.modify(attrs.init)?;
     qp.modify(attrs.rtr)?;
     qp.post_recv()?; // receives first, then the REP

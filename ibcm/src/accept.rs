@@ -137,7 +137,7 @@ impl AcceptConfig {
             };
             let qp = options.local_qp(kind, fresh.qpn()).failover(self.failover);
             let offer = request.prepare(qp)?;
-            let attrs = *offer.attrs();
+            let attrs = offer.attrs();
             let move_qp = async {
                 let rts = keepalive::adapt(attrs.rts, options.keepalive);
                 fresh.into_rts(attrs.init, attrs.rtr, rts, offer.parked(), &shared).await

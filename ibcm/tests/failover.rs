@@ -231,7 +231,7 @@ async fn sessions_load_paths_into_queue_pairs_of_their_own() -> Result {
         async move {
             let qp = server.verbs().create_rc_qp().await?;
             let offer = listener.accept().await?.prepare(LocalQp::rc(qp.qpn()))?;
-            let attrs = *offer.attrs();
+            let attrs = offer.attrs();
             qp.modify(attrs.init).await?;
             qp.modify(attrs.rtr).await?;
             qp.modify(attrs.rts).await?;

@@ -191,8 +191,8 @@ pub struct Reply {
 
 impl Reply {
     /// What the queue pair has to be programmed with.
-    pub const fn attrs(&self) -> &Attrs {
-        &self.attrs
+    pub const fn attrs(&self) -> Attrs {
+        self.attrs
     }
 
     /// What the peer's program sent along, zero-padded: 196 bytes.

@@ -28,7 +28,7 @@
 //! async fn passive(hca: Hca, listener: Listener) -> Result<(), ibcm::Error> {
 //!     let qp = hca.verbs().create_rc_qp().await?; // stands for your own ibv_qp
 //!     let offer = listener.accept().await?.prepare(handshake::LocalQp::rc(qp.qpn()))?;
-//!     let attrs = *offer.attrs();
+//!     let attrs = offer.attrs();
 //!     qp.modify(attrs.init).await?;
 //!     qp.modify(attrs.rtr).await?;
 //!     qp.post_recv(hca.alloc(4096).await?)?; // receives first, then the REP

@@ -98,8 +98,8 @@ impl Offer {
     }
 
     /// What the queue pair has to be programmed with.
-    pub const fn attrs(&self) -> &Attrs {
-        &self.attrs
+    pub const fn attrs(&self) -> Attrs {
+        self.attrs
     }
 
     /// The whole request as it came.

@@ -21,7 +21,7 @@ pub async fn offer(hca: &Hca, listener: &Listener) -> Result<(RcQp, Offer)> {
 /// The same to the end of the handshake.
 pub async fn accept(hca: &Hca, listener: &Listener) -> Result<(RcQp, Session)> {
     let (qp, offer) = offer(hca, listener).await?;
-    let attrs = *offer.attrs();
+    let attrs = offer.attrs();
     let session = offer.private_data(b"welcome").reply().await?;
     qp.modify(attrs.rts).await?;
     Ok((qp, session))
