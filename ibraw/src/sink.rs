@@ -28,6 +28,7 @@ type Sending<P> = ReusableBoxFuture<'static, (Queue<P>, Result<(), RawError>)>;
 /// A datagram that cannot be sent is an error of `start_send`, if that can be told at once, else of the next call that
 /// sends; the sink goes on with the next one, unless the error is fatal. Dropped, what it holds is not sent and counted as
 /// [`tx_unsent`](crate::RawStats::tx_unsent).
+#[must_use = "sinks do nothing unless polled"]
 pub struct DatagramSink<P: Protocol> {
     core: Arc<Core<P>>,
     queue: Queue<P>,

@@ -19,6 +19,7 @@ use crate::{Batch, Datagram, RawError};
 ///
 /// It receives up to 64 at once and hands them out one by one; dropped, those that nobody took are counted as
 /// [`rx_unread`](crate::RawStats::rx_unread).
+#[must_use = "streams do nothing unless polled"]
 pub struct Datagrams<P: Protocol> {
     core: Arc<Core<P>>,
     batch: Option<Batch<P>>,

@@ -66,6 +66,7 @@ const WAITING: usize = 256;
 ///
 /// Dropped, the subscription ends in the background, unless others of this port want the same traps.
 #[derive(Debug)]
+#[must_use = "dropped, the subscription ends"]
 pub struct Notices {
     feed: Arc<Feed>,
     shared: Arc<Shared>,

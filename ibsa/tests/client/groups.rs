@@ -180,7 +180,7 @@ async fn sa_t65_a_sender_waits_a_little_for_a_member() {
     let sender = tokio::spawn(client.join(group()).send_only());
     pass(MS).await;
     fake.with(|w| w.make_group(group()));
-    sender.await.unwrap().unwrap();
+    drop(sender.await.unwrap().unwrap());
 }
 
 #[tokio::test(start_paused = true)]

@@ -205,8 +205,8 @@ async fn a_limit_may_be_longer_than_the_clock_goes() {
     let client = fake.client();
     client.path(THERE).timeout(Duration::MAX).await.unwrap();
     let group = "ff15:a01b::7".parse().unwrap();
-    client.join(group).or_create(Group::new(7)).timeout(Duration::MAX).await.unwrap();
-    client.register(ServiceId::new(7), "x").timeout(Duration::MAX).await.unwrap();
+    drop(client.join(group).or_create(Group::new(7)).timeout(Duration::MAX).await.unwrap());
+    drop(client.register(ServiceId::new(7), "x").timeout(Duration::MAX).await.unwrap());
 }
 
 /// The worked example of the book's chapter in today's encoding (spec/sa.md 4.5).

@@ -99,7 +99,7 @@ async fn what_cannot_be_registered_is_refused_where_it_is_given() {
     let twice = client.register(ID, "b").await.unwrap_err();
     assert!(matches!(twice, QueryError::Registered(ID)), "{twice}");
     held.cancel().await.unwrap();
-    client.register(ID, "b").await.unwrap();
+    drop(client.register(ID, "b").await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]

@@ -213,6 +213,7 @@ impl Client {
 ///
 /// Dropped, the group is left in the background within 5 s, unless others of this port are in it the same way.
 #[derive(Debug)]
+#[must_use = "dropped, the group is left"]
 pub struct Membership(Kept<PortGroup>);
 
 impl Membership {

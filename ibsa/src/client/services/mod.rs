@@ -180,6 +180,7 @@ impl Client {
 ///
 /// Dropped, it is cancelled in the background within 5 s.
 #[derive(Debug)]
+#[must_use = "dropped, the service is cancelled"]
 pub struct Registration(Kept<Service>);
 
 impl Registration {
