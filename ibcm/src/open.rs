@@ -138,7 +138,7 @@ async fn open_device(kind: &Kind, options: &Options) -> Result<Opened, OpenError
     let all = |device: &dyn Device| (1..=device.attr().ports).collect();
     let capture = || {
         let capture = options.pcap.as_deref().map(MadCapture::create).transpose();
-        capture.map_err(|error| failed(DeviceError::os("creating the pcap file", error)))
+        capture.map_err(|error| failed(DeviceError::os("create the pcap file", error)))
     };
     match kind {
         #[cfg(feature = "soft")]
@@ -247,7 +247,7 @@ fn draw_seed(_device: &dyn Device) -> Option<[u8; 32]> {
 fn random_seed() -> Result<[u8; 32], DeviceError> {
     let mut seed = [0; 32];
     let filled = SysRng.try_fill_bytes(&mut seed);
-    filled.map_err(|error| DeviceError::os("reading random numbers", std::io::Error::other(error)))?;
+    filled.map_err(|error| DeviceError::os("read random numbers", std::io::Error::other(error)))?;
     Ok(seed)
 }
 

@@ -95,7 +95,7 @@ async fn a_device_with_short_messages_and_without_atomics_and_shared_receives() 
     let error = client.read(net.client.alloc(10_000).await?, region.remote()).await.unwrap_err();
     assert_eq!(error.to_string(), "read length is 10000, at most 5000 is allowed");
     let error = client.fetch_add(region.remote(), 1).await.unwrap_err();
-    assert_eq!(error.to_string(), "device: an atomic operation is not supported by this device");
+    assert_eq!(error.to_string(), "an atomic operation is not supported by this device");
     assert!(matches!(net.client.shared_recv(4, 64).await, Err(Error::Device(_))));
     assert!(client.post_recv(net.client.alloc(5001).await?).is_err());
 

@@ -42,6 +42,12 @@ pub enum DeviceError {
         /// The state that the QP is in.
         state: &'static str,
     },
+    /// What was asked for does not fit what it was asked of.
+    #[error("{why}")]
+    Invalid {
+        /// What does not fit.
+        why: &'static str,
+    },
     /// The device does not offer it.
     #[error("{what} is not supported by this device")]
     Unsupported {
@@ -49,9 +55,9 @@ pub enum DeviceError {
         what: &'static str,
     },
     /// The operating system refused.
-    #[error("{what}")]
+    #[error("cannot {what}")]
     Os {
-        /// What was tried.
+        /// What was tried, as in "cannot open an RDMA device".
         what: &'static str,
         /// The operating system's answer.
         #[source]
@@ -70,7 +76,7 @@ impl DeviceError {
         match self {
             Self::Gone => io::ErrorKind::NotConnected,
             Self::InUse { .. } => io::ErrorKind::AddrInUse,
-            Self::Limit { .. } => io::ErrorKind::InvalidInput,
+            Self::Limit { .. } | Self::Invalid { .. } => io::ErrorKind::InvalidInput,
             Self::Permission { .. } => io::ErrorKind::PermissionDenied,
             Self::Unsupported { .. } => io::ErrorKind::Unsupported,
             Self::Os { error, .. } => error.kind(),

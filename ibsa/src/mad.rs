@@ -1,5 +1,7 @@
 //! The 256 bytes that carry SA records: MAD header, RMPP header, SA header, data (spec/sa.md 1.1).
 
+use std::fmt;
+
 use ibwire::DecodeError;
 use ibwire::mad::MadHeader;
 
@@ -51,6 +53,27 @@ impl RmppStatus {
     pub const TOO_MANY_RETRIES: Self = Self(126);
     /// Another reason.
     pub const UNSPECIFIED: Self = Self(127);
+}
+
+impl fmt::Display for RmppStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match *self {
+            Self::OK => "ok",
+            Self::RESOURCES_EXHAUSTED => "resources exhausted",
+            Self::TIME_TOO_LONG => "time too long",
+            Self::INCONSISTENT_LENGTH => "inconsistent length",
+            Self::INCONSISTENT_SEGMENT => "inconsistent segment number",
+            Self::BAD_TYPE => "bad type",
+            Self::WINDOW_TOO_SMALL => "window too small",
+            Self::SEGMENT_TOO_BIG => "segment number too big",
+            Self::ILLEGAL_STATUS => "illegal status",
+            Self::UNSUPPORTED_VERSION => "unsupported version",
+            Self::TOO_MANY_RETRIES => "too many retries",
+            Self::UNSPECIFIED => "unspecified",
+            Self(code) => return write!(f, "status {code}"),
+        };
+        write!(f, "{name} ({})", self.0)
+    }
 }
 
 /// The RMPP header (spec/sa.md 2.1). All zero in a MAD that is whole.

@@ -200,10 +200,7 @@ mod tests {
         assert_eq!(check(&at(0x1004, 8)), "address of an atomic is 4100, it must be a multiple of 8");
         let none = Limits { atomics: false, ..LIMITS };
         let swap = Request::compare_swap(&RemoteRegion::new(0, 7, 8), 0, 1);
-        assert_eq!(
-            refusal(&swap, 8, 8, &none),
-            "device: an atomic operation is not supported by this device"
-        );
+        assert_eq!(refusal(&swap, 8, 8, &none), "an atomic operation is not supported by this device");
     }
 
     #[test]

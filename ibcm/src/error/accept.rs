@@ -31,10 +31,10 @@ pub enum AcceptError {
     #[error(transparent)]
     Invalid(#[from] Invalid),
     /// The device failed or is gone.
-    #[error("device")]
+    #[error(transparent)]
     Device(#[from] DeviceError),
     /// The QP could not be made ready; the peer was rejected.
-    #[error("QP: {step}")]
+    #[error("the queue pair could not be made ready (step: {step})")]
     Qp {
         /// What was being done.
         step: QpStep,
@@ -43,7 +43,7 @@ pub enum AcceptError {
         source: DeviceError,
     },
     /// This side used up the deadline with making the QP ready; the peer was rejected.
-    #[error("not ready within {waited:?}")]
+    #[error("this side was not ready within {waited:?}: deadline(..) allows more")]
     Deadline {
         /// How long it was tried.
         waited: Duration,

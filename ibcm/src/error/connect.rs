@@ -45,19 +45,19 @@ pub enum ConnectError {
         reason: RejReason,
     },
     /// No device could be opened.
-    #[error("no device")]
+    #[error(transparent)]
     Open(#[from] OpenError),
     /// No path was found.
-    #[error("no path to the peer")]
+    #[error(transparent)]
     Path(#[from] QueryError),
     /// A value is out of range; nothing was sent.
     #[error(transparent)]
     Invalid(#[from] Invalid),
     /// The device failed or is gone.
-    #[error("device")]
+    #[error(transparent)]
     Device(#[from] DeviceError),
     /// The QP could not be made ready.
-    #[error("QP: {step}")]
+    #[error("the queue pair could not be made ready (step: {step})")]
     Qp {
         /// What was being done.
         step: QpStep,
@@ -72,7 +72,7 @@ pub enum ConnectError {
         port: u8,
     },
     /// This side used up the deadline: with finding the path, or with making the QP ready.
-    #[error("not ready within {waited:?}")]
+    #[error("this side was not ready within {waited:?}: deadline(..) allows more")]
     Deadline {
         /// How long it was tried.
         waited: Duration,

@@ -12,6 +12,11 @@ impl Invalid {
         Self::new(field, Value::Number(value), Limit::AtLeast(Value::Number(least)))
     }
 
+    /// `len` is more than `most`.
+    pub(crate) const fn above(field: &'static str, len: usize, most: usize) -> Self {
+        Self::new(field, Value::Number(len as u64), Limit::AtMost(Value::Number(most as u64)))
+    }
+
     /// A time that has to be more than zero.
     pub(crate) fn more_than_zero(field: &'static str, time: Duration) -> Result<(), Self> {
         match time.is_zero() {
@@ -31,7 +36,6 @@ impl Invalid {
 
 impl From<PrivateDataTooLong> for Invalid {
     fn from(error: PrivateDataTooLong) -> Self {
-        let (len, max) = (error.len as u64, error.max as u64);
-        Self::new("private data length", Value::Number(len), Limit::AtMost(Value::Number(max)))
+        Self::above("private data length", error.len, error.max)
     }
 }

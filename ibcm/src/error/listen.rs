@@ -25,13 +25,13 @@ pub enum ListenError {
         address: std::net::IpAddr,
     },
     /// No device could be opened.
-    #[error("no device")]
+    #[error(transparent)]
     Open(#[from] OpenError),
     /// A value is out of range.
     #[error(transparent)]
     Invalid(#[from] Invalid),
     /// The device failed or is gone.
-    #[error("device")]
+    #[error(transparent)]
     Device(#[from] DeviceError),
     /// The listener or its HCA was closed, or the runtime ended.
     #[error("the listener is closed")]

@@ -146,7 +146,7 @@ pub(crate) fn not_posted(error: PostError) -> DeviceError {
             DeviceError::Limit { what: "message length", value: len as u64, limit: limit as u64 }
         }
         PostError::Limit { what, value, limit } => DeviceError::Limit { what, value, limit },
-        PostError::Invalid { why } => DeviceError::Unsupported { what: why },
+        PostError::Invalid { why } => DeviceError::Invalid { why },
         PostError::Gone => DeviceError::Gone,
         PostError::Full => DeviceError::InUse {
             what: "every place of the work queue",

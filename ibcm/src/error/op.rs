@@ -1,5 +1,7 @@
 //! Why an operation on a connection failed.
 
+use std::error::Error;
+use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -8,8 +10,7 @@ use ibdev::{Buf, DeviceError, Status};
 use crate::proto::Invalid;
 
 /// Why an operation on a connection failed. The buffer comes back.
-#[derive(Debug, thiserror::Error)]
-#[error("{cause}")]
+#[derive(Debug)]
 #[non_exhaustive]
 pub struct OpError {
     /// Why.
@@ -36,14 +37,28 @@ pub enum OpCause {
     /// The connection is closed, by either side.
     #[error("the connection is closed")]
     Closed,
-    /// The device failed or is gone.
-    #[error("device: {0}")]
+    /// The device refused the operation, failed, or is gone.
+    #[error(transparent)]
     Device(DeviceError),
 }
 
 impl From<Invalid> for OpCause {
     fn from(invalid: Invalid) -> Self {
         Self::Invalid(Box::new(invalid))
+    }
+}
+
+/// Shows its cause.
+impl fmt::Display for OpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cause.fmt(f)
+    }
+}
+
+/// Its source is that of its cause, which it shows itself.
+impl Error for OpError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.cause.source()
     }
 }
 

@@ -20,8 +20,8 @@ pub enum OpenError {
     #[error(transparent)]
     Name(#[from] ParseDeviceError),
     /// `IBCM_DEVICE` does not name a device.
-    #[error("IBCM_DEVICE")]
-    Environment(#[source] ParseDeviceError),
+    #[error("IBCM_DEVICE: {0}")]
+    Environment(ParseDeviceError),
     /// This build has no code for that kind of device.
     #[error("{device}: {why}")]
     NotBuilt {

@@ -50,7 +50,11 @@ pub enum PathError {
         private_data: Box<PrivateData<148>>,
     },
     /// The peer did not answer, as Linux never does.
-    #[error("no answer to {sent} requests within {waited:?}")]
+    #[error(
+        "no answer to {sent} request{} in {waited:?}{}",
+        if *sent == 1 { "" } else { "s" },
+        if *busy { ", though the peer said that it is busy" } else { "" }
+    )]
     Unanswered {
         /// How often it was asked.
         sent: u8,

@@ -27,11 +27,11 @@ pub enum QueryError {
     #[error(transparent)]
     Invalid(#[from] Invalid),
     /// The device failed or is gone.
-    #[error("device")]
+    #[error(transparent)]
     Device(#[from] DeviceError),
     /// The subnet's SA refused, or did not answer.
-    #[error("asking the SA")]
-    Sa(#[source] Box<ibsa::QueryError>),
+    #[error(transparent)]
+    Sa(Box<ibsa::QueryError>),
     /// The HCA was closed or its runtime ended.
     #[error("the HCA is closed")]
     Closed,

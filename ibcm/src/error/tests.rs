@@ -38,6 +38,31 @@ fn the_source_stays_through_the_conversions() {
 }
 
 #[test]
+fn what_the_system_said_reaches_who_posted() {
+    let locked = io::Error::other("no more memory can be locked");
+    let cause = OpCause::Device(DeviceError::os("register buffers", locked));
+    let error = OpError { cause, buf: None };
+    assert_eq!(error.to_string(), "cannot register buffers");
+    assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("no more memory can be locked"));
+    let foreign = not_posted(PostError::Invalid { why: "the buffer is not registered with this domain" });
+    assert_eq!(foreign.to_string(), "the buffer is not registered with this domain");
+}
+
+#[test]
+fn an_error_of_another_layer_speaks_for_itself() {
+    let gone = DeviceError::Gone;
+    let device = || OpenError::NoRuntime;
+    for (error, text) in [
+        (Error::from(ConnectError::from(QueryError::from(gone.clone()))), gone.to_string()),
+        (ListenError::from(device()).into(), device().to_string()),
+        (AcceptError::from(gone.clone()).into(), gone.to_string()),
+        (crate::sidr::QueryError::from(device()).into(), device().to_string()),
+    ] {
+        assert_eq!((error.to_string(), error.source().is_none()), (text, true));
+    }
+}
+
+#[test]
 fn cm_t55_private_data_that_is_too_long_names_value_and_limit() {
     let error = PrivateData::<92>::new(&[0; 93]).map_err(Error::from).unwrap_err();
     assert_eq!(error.to_string(), "private data length is 93, at most 92 is allowed");
@@ -100,7 +125,7 @@ fn errors_of_the_sa_are_errors_like_others() {
     let none = SaError::Status(SaStatus::NO_RECORDS);
     assert_eq!(io::Error::from(none.clone()).kind(), io::ErrorKind::NotFound);
     assert_eq!(io::Error::from(DeviceError::Gone).kind(), io::ErrorKind::NotConnected);
-    assert_eq!(asking(late.clone()), ("no answer within 1s".to_owned(), io::ErrorKind::TimedOut));
+    assert_eq!(asking(late.clone()), ("no answer of the SA within 1s".to_owned(), io::ErrorKind::TimedOut));
     assert_eq!(asking(none).1, io::ErrorKind::NotFound);
     assert_eq!(asking(QueryError::Sa(Box::new(late))).1, io::ErrorKind::TimedOut);
     let cut = Incomplete { records: vec![NodeRecord::default(); 2] };

@@ -33,10 +33,10 @@ pub enum QueryError {
         waited: Duration,
     },
     /// No path was found.
-    #[error("no path")]
+    #[error(transparent)]
     Path(#[from] crate::QueryError),
     /// No device could be opened.
-    #[error("no device")]
+    #[error(transparent)]
     Open(#[from] OpenError),
     /// The port of the path is down.
     #[error("port {port} is down")]
@@ -48,7 +48,7 @@ pub enum QueryError {
     #[error(transparent)]
     Invalid(#[from] Invalid),
     /// The device failed or is gone.
-    #[error("device")]
+    #[error(transparent)]
     Device(#[from] DeviceError),
     /// The HCA was closed or its runtime ended.
     #[error("the HCA is closed")]

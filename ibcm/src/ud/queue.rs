@@ -468,12 +468,7 @@ fn closed(end: &RecvError) -> OpCause {
 
 fn refusal(error: PostError) -> OpCause {
     match error {
-        PostError::TooLong { len, limit } => {
-            match Invalid::at_most("datagram length", len as u64, limit as u64) {
-                Err(invalid) => invalid.into(),
-                Ok(()) => OpCause::Device(crate::error::not_posted(error)),
-            }
-        }
+        PostError::TooLong { len, limit } => Invalid::above("datagram length", len, limit).into(),
         error => OpCause::Device(crate::error::not_posted(error)),
     }
 }

@@ -34,14 +34,14 @@ pub(super) fn attach(base: &str, node: &str) -> Result<Attachment, DeviceError> 
         return Err(DeviceError::Limit { what: "length of the node's name", value, limit });
     }
     let os = |what| move |error| DeviceError::os(what, error);
-    let (id, control) = bind_control(base).map_err(os("binding a control socket for ibsim"))?;
-    let data = UnixDatagram::bind_addr(&name(base, "in", id).map_err(os("naming a socket for ibsim"))?);
-    let data = data.map_err(os("binding a packet socket for ibsim"))?;
+    let (id, control) = bind_control(base).map_err(os("bind a control socket for ibsim"))?;
+    let data = UnixDatagram::bind_addr(&name(base, "in", id).map_err(os("name a socket for ibsim"))?);
+    let data = data.map_err(os("bind a packet socket for ibsim"))?;
     let address = |kind: &str| SocketAddr::from_abstract_name(format!("{base}:{kind}\0"));
     let there = address("ctl").and_then(|address| control.connect_addr(&address));
-    there.map_err(os("reaching ibsim: is it running, and is IBSIM_SOCKNAME the same as its own?"))?;
-    control.set_read_timeout(Some(ANSWER)).map_err(os("a socket for ibsim"))?;
-    let reply = exchange(&control, Control::connect(id, node)).map_err(os("asking ibsim for the node"))?;
+    there.map_err(os("reach ibsim: is it running, and is IBSIM_SOCKNAME the same as its own?"))?;
+    control.set_read_timeout(Some(ANSWER)).map_err(os("set up a socket for ibsim"))?;
+    let reply = exchange(&control, Control::connect(id, node)).map_err(os("ask ibsim for the node"))?;
     let Some(reply) = reply else {
         return Err(DeviceError::InUse {
             what: "the node of ibsim",
@@ -50,9 +50,9 @@ pub(super) fn attach(base: &str, node: &str) -> Result<Attachment, DeviceError> 
     };
     let slot = reply.given_slot();
     let joined = address(&format!("out{slot}")).and_then(|address| data.connect_addr(&address));
-    joined.map_err(os("reaching ibsim's packet socket"))?;
-    let (node_guid, port_guid) = guids(&data).map_err(os("asking the node for its GUIDs"))?;
-    data.set_nonblocking(true).map_err(os("a socket for ibsim"))?;
+    joined.map_err(os("reach ibsim's packet socket"))?;
+    let (node_guid, port_guid) = guids(&data).map_err(os("ask the node for its GUIDs"))?;
+    data.set_nonblocking(true).map_err(os("set up a socket for ibsim"))?;
     Ok(Attachment { control, data, slot, node_guid, port_guid })
 }
 

@@ -114,7 +114,7 @@ impl Core {
             Ok(Some(reply)) => Ok(reply.data),
             Ok(None) => Err(DeviceError::Unsupported { what: "this question" }),
             Err(error) if is_end(&error) => Err(DeviceError::Gone),
-            Err(error) => Err(DeviceError::os("asking ibsim", error)),
+            Err(error) => Err(DeviceError::os("ask ibsim", error)),
         }
     }
 

@@ -54,8 +54,7 @@ impl IbsimDevice {
     pub fn attach_to(base: &str, node: &str) -> Result<Self, DeviceError> {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| DeviceError::NoRuntime)?;
         let attachment = attach::attach(base, node)?;
-        let core =
-            Core::new(attachment, node).map_err(|error| DeviceError::os("attaching to ibsim", error))?;
+        let core = Core::new(attachment, node).map_err(|error| DeviceError::os("attach to ibsim", error))?;
         runtime.spawn(core::run(Arc::downgrade(&core)));
         Ok(Self(core))
     }

@@ -23,7 +23,7 @@ impl Capture {
     pub(super) fn create(path: &Path) -> Result<Self, DeviceError> {
         let file = File::create(path)
             .and_then(|file| PcapWriter::new(BufWriter::new(file), LinkType::Ethernet))
-            .map_err(|error| DeviceError::os("creating the pcap file", error))?;
+            .map_err(|error| DeviceError::os("create the pcap file", error))?;
         Ok(Self { file: Mutex::new(file), errors: AtomicU64::new(0) })
     }
 

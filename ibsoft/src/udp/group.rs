@@ -27,7 +27,7 @@ pub(super) fn bind(
     own: &[IpAddr],
     port: u8,
 ) -> Result<RoceSocket, DeviceError> {
-    let os = |error| DeviceError::os("joining a multicast group", error);
+    let os = |error| DeviceError::os("join a multicast group", error);
     let address = SocketAddr::new(group, udp_port);
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP)).map_err(os)?;
     socket.set_nonblocking(true).map_err(os)?;

@@ -234,7 +234,7 @@ fn random_seed() -> Result<[u8; 32], DeviceError> {
     let mut seed = [0; 32];
     SysRng
         .try_fill_bytes(&mut seed)
-        .map_err(|error| DeviceError::os("reading random numbers", std::io::Error::other(error)))?;
+        .map_err(|error| DeviceError::os("read random numbers", std::io::Error::other(error)))?;
     Ok(seed)
 }
 

@@ -50,7 +50,7 @@ impl RoceSocket {
 
     /// One that is bound.
     pub(super) fn new(socket: Socket) -> Result<Self, DeviceError> {
-        let os = |error| DeviceError::os("setting up a RoCEv2 socket", error);
+        let os = |error| DeviceError::os("set up a RoCEv2 socket", error);
         let socket = Watched::new(socket).map_err(os)?;
         let state = UdpSocketState::new((&socket).into()).map_err(os)?;
         // It turns timestamps on, behind which its control buffer has no room for the ECN bits of merged datagrams.
@@ -190,8 +190,10 @@ fn refusal(error: io::Error, port: u16) -> DeviceError {
         io::ErrorKind::PermissionDenied => DeviceError::Permission {
             need: "binding a UDP socket (a sandbox or security module forbids it, or the port is below 1024)",
         },
-        io::ErrorKind::AddrNotAvailable => DeviceError::os("the address is not one of this machine's", error),
-        _ => DeviceError::os("opening a RoCEv2 socket", error),
+        io::ErrorKind::AddrNotAvailable => {
+            DeviceError::os("bind an address that is not one of this machine", error)
+        }
+        _ => DeviceError::os("open a RoCEv2 socket", error),
     }
 }
 

@@ -28,10 +28,10 @@ use super::receives::{Arrived, KEEPALIVE_ID, Received, Receives, is_recv};
 use super::request::{Kind, Limits, Request};
 use super::tender::Tender;
 use crate::data::Fault;
-use crate::error::OpCause;
+use crate::error::{OpCause, not_posted};
 use crate::memory::Memory;
 use crate::parked::Parked;
-use crate::proto::{ConnHandle, Invalid, Limit, Value};
+use crate::proto::{ConnHandle, Invalid};
 use crate::shared::{Counters as Totals, Shared};
 
 /// Completions taken from the device at once.
@@ -450,15 +450,9 @@ impl Queues {
     }
 
     fn refusal(&self, error: PostError) -> OpCause {
-        let must = |words| OpCause::from(Invalid::new("buffer", Value::Number(0), Limit::Must(words)));
         match error {
-            PostError::TooLong { len, limit } => {
-                match Invalid::at_most("message length", len as u64, limit as u64) {
-                    Err(invalid) => invalid.into(),
-                    Ok(()) => must("a message that the queue pair can carry"),
-                }
-            }
-            PostError::Invalid { why } => must(why),
+            PostError::TooLong { len, limit } => Invalid::above("message length", len, limit).into(),
+            PostError::Invalid { .. } => OpCause::Device(not_posted(error)),
             _ => self.broken.map_or(OpCause::Closed, OpCause::from),
         }
     }

@@ -144,7 +144,7 @@ pub enum QueryError {
     #[error("no answer of the SA: {} requests in {:?}, busy {} times", .0.sent, .0.waited, .0.busy)]
     Silent(Effort),
     /// The port knew no SA until the request's deadline.
-    #[error("the port has no SA")]
+    #[error("the port has no SA: it is down, or no subnet manager has set it up")]
     NoSa,
     /// The transfer of the request or of the answer failed.
     #[error("the transfer failed")]
@@ -189,14 +189,14 @@ pub enum QueryError {
     #[error("the answer was cut on its way: {0} records came, how many there are is not known")]
     Incomplete(usize),
     /// The caller's own limit passed first.
-    #[error("no answer within {0:?}")]
+    #[error("no answer of the SA within {0:?}")]
     Late(Duration),
     /// The client is closed, or its runtime has ended.
     #[error("the SA's client is closed")]
     Closed,
     /// The device does not work any more.
-    #[error("the device failed")]
-    Device(#[source] DeviceError),
+    #[error(transparent)]
+    Device(DeviceError),
 }
 
 impl QueryError {

@@ -66,13 +66,13 @@ impl Default for RmppConfig {
 #[non_exhaustive]
 pub enum RmppError {
     /// The peer broke it off.
-    #[error("the peer broke the transfer off with status {}", .0.0)]
+    #[error("the peer broke the transfer off: {0}")]
     Aborted(RmppStatus),
     /// The peer has no resources for it.
     #[error("the peer has no resources for the transfer")]
     Stopped,
     /// The peer broke a rule, and was told so.
-    #[error("the peer broke a rule of transfers and was told status {}", .0.0)]
+    #[error("the peer broke a rule of transfers, it was told {0}")]
     Broken(RmppStatus),
     /// Segments were not acknowledged.
     #[error("segment {segment} was not acknowledged")]
