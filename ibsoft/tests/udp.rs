@@ -392,7 +392,7 @@ async fn addresses_that_cannot_be_bound_are_errors() {
     let mut config = UdpConfig::new([lo.address(1).into()]);
     config.pcap = Some("/nonexistent/file.pcap".into());
     let text = SoftDevice::bind(config).unwrap_err().to_string();
-    assert!(text.starts_with("creating the pcap file"), "{text}");
+    assert!(text.starts_with("cannot create the pcap file"), "{text}");
 }
 
 #[test]
