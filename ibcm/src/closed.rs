@@ -12,7 +12,7 @@ use crate::proto::DisconnectCause;
 use crate::slot::End;
 
 /// How a connection ended: a report, not an error.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Closed {
     /// How.
@@ -47,6 +47,14 @@ pub enum How {
     DeviceGone,
     /// The HCA was closed or its runtime ended.
     HcaClosed,
+}
+
+/// Of the private data only how long it is.
+impl fmt::Debug for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let len = self.private_data.len();
+        f.debug_struct("Closed").field("how", &self.how).field("private_data", &len).finish()
+    }
 }
 
 impl Closed {

@@ -54,7 +54,7 @@ pub struct Connect<const N: usize> {
     run: Option<BoxFuture<'static, Result<Connection, ConnectError>>>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 struct ConnectConfig {
     target: Target,
     whom: Whom,
@@ -585,6 +585,7 @@ impl<const N: usize> Future for Connect<N> {
 
 impl<const N: usize> std::fmt::Debug for Connect<N> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connect").field("config", &self.config).finish_non_exhaustive()
+        let target = self.config.as_ref().map(|config| &config.target);
+        f.debug_struct("Connect").field("target", &target).finish_non_exhaustive()
     }
 }

@@ -40,7 +40,7 @@ pub struct Open {
     run: Option<BoxFuture<'static, Result<Hca, OpenError>>>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 struct OpenConfig {
     /// `None`: the default device.
     device: Option<DeviceSpec>,
@@ -48,7 +48,7 @@ struct OpenConfig {
 }
 
 /// What is set besides the device.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Options {
     config: Config,
     pcap: Option<PathBuf>,
@@ -262,6 +262,7 @@ impl Future for Open {
 
 impl std::fmt::Debug for Open {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Open").field("config", &self.config).finish_non_exhaustive()
+        let device = self.config.as_ref().map(|config| &config.device);
+        f.debug_struct("Open").field("device", &device).finish_non_exhaustive()
     }
 }

@@ -59,11 +59,13 @@ async fn handles_are_short_in_a_log() -> common::Result {
     let net = Net::new(1).await?;
     let listener = net.listen().await?;
     let path = net.client.path_to(net.server.gid()).service_id(SID).await?;
-    let builder = format!("{:?}", Connection::connect(path.clone()));
-    let dialing = tokio::spawn(Connection::connect(path.clone()));
+    let dial = || Connection::connect(path.clone()).private_data(b"a password");
+    let builder = format!("{:?} {:?}", dial(), sidr::query(path.clone()).private_data(b"a password"));
+    let opening = ibcm::Hca::open(net.net.device("client")).rng_seed([0x5e; 32]);
+    let dialing = tokio::spawn(dial());
     let request = listener.accept().await?;
     let asked = format!("{request:?}");
-    let accept = request.accept();
+    let accept = request.accept().private_data(b"a password");
     let accepting = format!("{accept:?}");
     let (server, client) = (accept.await?, dialing.await??);
     let socket = ud::Socket::open(&net.client).await?;
@@ -80,9 +82,14 @@ async fn handles_are_short_in_a_log() -> common::Result {
         format!("{posted:?} {message:?} {:?}", client.events()),
         format!("{:?} {:?}", net.client.sa(), net.client.events()),
         format!("{:?}", net.net),
-        builder,
+        format!("{builder} {opening:?}"),
         accepting,
     ];
+    let (word, seed) = (format!("{:?}", b"a password"), format!("{:?}", [0x5e; 2]));
+    let secrets = ["password", word.trim_matches(['[', ']']), seed.trim_matches(['[', ']'])];
+    for thing in things.iter().chain([&asked]) {
+        assert!(!secrets.iter().any(|secret| thing.contains(secret)), "{thing}");
+    }
     for thing in &things {
         assert!(thing.len() < 2000, "{} characters: {thing}", thing.len());
     }

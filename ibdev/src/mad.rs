@@ -75,7 +75,7 @@ impl MadSource {
 }
 
 /// A MAD to send.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct OutgoingMad {
     /// Where it goes.
     pub to: MadAddr,
@@ -85,12 +85,26 @@ pub struct OutgoingMad {
 }
 
 /// A MAD that arrived.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ReceivedMad {
     /// Where it came from.
     pub from: MadSource,
     /// Its 256 bytes, header included.
     pub mad: [u8; MAD_LEN],
+}
+
+// What is in a MAD may be a key, or a program's private data.
+
+impl fmt::Debug for OutgoingMad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutgoingMad").field("to", &self.to).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ReceivedMad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReceivedMad").field("from", &self.from).finish_non_exhaustive()
+    }
 }
 
 /// The right to send and receive MADs of one class on one port. Dropped, the class is free again; what was sent before

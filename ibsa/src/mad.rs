@@ -112,7 +112,7 @@ impl RmppHeader {
 }
 
 /// All headers of an SA MAD.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SaHeader {
     /// Class, method, status, transaction, attribute.
     pub mad: MadHeader,
@@ -124,6 +124,16 @@ pub struct SaHeader {
     pub attribute_offset: u16,
     /// Which components of the record count.
     pub component_mask: u64,
+}
+
+/// Without the key.
+impl fmt::Debug for SaHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { mad, rmpp, sm_key: _, attribute_offset, component_mask } = self;
+        let mut shown = f.debug_struct("SaHeader");
+        shown.field("mad", mad).field("rmpp", rmpp).field("attribute_offset", attribute_offset);
+        shown.field("component_mask", component_mask).finish_non_exhaustive()
+    }
 }
 
 impl SaHeader {

@@ -170,9 +170,20 @@ impl QKey {
     }
 }
 
-full! {
-    /// The key of a memory region that a peer may use.
-    RKey(u32), "{:#010x}"
+/// The key of a memory region that a peer may use. Who knows it may do that, so its `Debug` form keeps it to itself.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct RKey(pub u32);
+
+impl fmt::Display for RKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#010x}", self.0)
+    }
+}
+
+impl fmt::Debug for RKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RKey(..)")
+    }
 }
 
 full! {

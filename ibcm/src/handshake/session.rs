@@ -30,7 +30,6 @@ pub(crate) enum OnDrop {
 }
 
 /// What a connection knows of itself.
-#[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) role: Role,
     pub(crate) transport: Transport,

@@ -43,7 +43,7 @@ pub struct Query<const N: usize> {
     run: Option<BoxFuture<'static, Result<Reply, QueryError>>>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 struct Config {
     target: Target,
     device: Option<Hca>,
@@ -284,6 +284,7 @@ impl<const N: usize> Future for Query<N> {
 
 impl<const N: usize> std::fmt::Debug for Query<N> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Query").field("config", &self.config).finish_non_exhaustive()
+        let target = self.config.as_ref().map(|config| &config.target);
+        f.debug_struct("Query").field("target", &target).finish_non_exhaustive()
     }
 }

@@ -85,17 +85,27 @@ pub trait Masked: Layout {
 /// - `selector`: the selector of the next field;
 /// - `selected(s, n)`: a value whose selector is the field `s`, bit n for that and n + 1 for the value;
 /// - `unmasked`: no bit at all.
+///
+/// With `, secret` behind it, it is a key that gives rights: the `Debug` form does not show it.
 macro_rules! layout {
     (
         $(#[$meta:meta])*
         pub struct $layout:ident, $what:literal, $len:literal bytes {
-            $( $(#[$field_meta:meta])* $field:ident: $ty:ty = $at:expr => $kind:ident $(($($mask:tt)*))?; )*
+            $( $(#[$field_meta:meta])* $field:ident: $ty:ty = $at:expr => $kind:ident $(($($mask:tt)*))? $(, $secret:ident)?; )*
         }
     ) => {
         $(#[$meta])*
-        #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+        #[derive(Clone, PartialEq, Eq, Hash)]
         pub struct $layout {
             $( $(#[$field_meta])* pub $field: $ty, )*
+        }
+
+        impl std::fmt::Debug for $layout {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let mut shown = f.debug_struct(stringify!($layout));
+                $( shown.field(stringify!($field), $crate::record::layout::shown!(&self.$field $(, $secret)?)); )*
+                shown.finish()
+            }
         }
 
         impl $crate::record::Layout for $layout {
@@ -238,6 +248,16 @@ macro_rules! setter {
     ({ $(#[$meta:meta])* } $layout:ident, $what:literal, $field:ident: $ty:ty = $at:expr => unmasked) => {};
 }
 
+/// What the `Debug` form of a layout shows of one field.
+macro_rules! shown {
+    ($value:expr) => {
+        $value
+    };
+    ($value:expr, secret) => {
+        &format_args!("..")
+    };
+}
+
 /// Whether one field is as wanted.
 macro_rules! same {
     ($a:ident, $b:ident, $mask:ident, $field:ident => mask($bit:literal)) => {
@@ -261,3 +281,4 @@ macro_rules! same {
 pub(super) use layout;
 pub(super) use same;
 pub(super) use setter;
+pub(super) use shown;

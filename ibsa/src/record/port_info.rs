@@ -16,7 +16,7 @@ layout! {
     /// PortInfo (IBTA vol. 1, 14.2.5.6; spec/sa.md 3.4.2).
     pub struct PortInfo, "PortInfo", 64 bytes {
         /// The management key; 0 for who may not see it.
-        m_key: u64 = be64(0) => mask(0);
+        m_key: u64 = be64(0) => mask(0), secret;
         /// Subnet prefix of the port's GIDs; 0 is the default prefix.
         gid_prefix: u64 = be64(8) => mask(1);
         /// Base LID.

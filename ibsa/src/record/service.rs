@@ -22,7 +22,7 @@ layout! {
         /// what is left.
         service_lease: u32 = be32(28) => mask(4);
         /// Who knows it may change the record.
-        service_key: [u8; 16] = bytes(32, 16) => mask(5);
+        service_key: [u8; 16] = bytes(32, 16) => mask(5), secret;
         /// UTF-8 name.
         service_name: Text<64> = bytes(48, 64) => mask(6);
         /// Data of the service.
@@ -65,7 +65,7 @@ layout! {
     /// ServiceAssociationRecord (spec/sa.md 3.17): which key belongs to a name.
     pub struct ServiceAssociationRecord, "ServiceAssociationRecord", 80 bytes {
         /// The key.
-        service_key: [u8; 16] = bytes(0, 16) => mask(0);
+        service_key: [u8; 16] = bytes(0, 16) => mask(0), secret;
         /// The name.
         service_name: Text<64> = bytes(16, 64) => mask(1);
     }

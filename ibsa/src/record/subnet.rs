@@ -17,7 +17,7 @@ layout! {
         /// GUID of that port.
         guid: Guid = be64(4) => mask(2);
         /// Its key; 0 for who may not see it.
-        sm_key: u64 = be64(12) => mask(3);
+        sm_key: u64 = be64(12) => mask(3), secret;
         /// Counts up as long as it lives.
         act_count: u32 = be32(20) => mask(4);
         /// The highest becomes master, 4 bits.

@@ -1,7 +1,7 @@
 //! What is asked, and what becomes of it.
 
-use std::io;
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 use ibdev::{DeviceError, MadSource};
 use ibwire::mad::{AttributeId, MadStatus, Method};
@@ -12,7 +12,7 @@ use crate::proto::rmpp::RmppError;
 use crate::record::{InvalidField, JoinState, Layout, MultiPath, MultiPathRecord, Notice, Record, Template};
 
 /// A request to the SA.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Request {
     /// Get, Set, GetTable, GetMulti or Delete.
@@ -29,6 +29,17 @@ pub struct Request {
     pub data: Vec<u8>,
     /// When to give up.
     pub deadline: Instant,
+}
+
+/// Without the key, and of the record, which may hold others, only how long it is.
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Request");
+        shown.field("method", &self.method).field("attribute", &self.attribute);
+        shown.field("attribute_modifier", &self.attribute_modifier);
+        shown.field("component_mask", &self.component_mask).field("data", &self.data.len());
+        shown.field("deadline", &self.deadline).finish_non_exhaustive()
+    }
 }
 
 impl Request {
@@ -75,7 +86,7 @@ impl Request {
 pub struct RequestId(pub(super) u64);
 
 /// An answer without an error.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Answer {
     /// Its headers; of a transfer those of the last segment.
     pub header: SaHeader,
@@ -86,6 +97,15 @@ pub struct Answer {
     pub complete: bool,
     /// What it took.
     pub effort: Effort,
+}
+
+/// Of the records, which may hold keys, only how many bytes they are.
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Answer");
+        shown.field("header", &self.header).field("data", &self.data.len());
+        shown.field("complete", &self.complete).field("effort", &self.effort).finish()
+    }
 }
 
 impl Answer {
@@ -268,8 +288,8 @@ impl SaStatus {
     pub const PRIORITY_SUGGESTED: Self = Self(MadStatus(0x0800));
 }
 
-impl std::fmt::Display for SaStatus {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for SaStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = match Self(MadStatus(self.0.0 & 0xff00)) {
             _ if self.0.invalid_field() != MadStatus::OK => return write!(f, "{}", self.0),
             Self::NO_RESOURCES => "no resources",

@@ -1,6 +1,7 @@
 //! A message on its way in, segment by segment.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::time::Instant;
 
 use super::{HEADER_IN_PAYLOAD, Mad, RmppConfig, RmppError, abort, control, ends};
@@ -11,7 +12,6 @@ use crate::proto::after;
 type Segment = [u8; SaHeader::DATA_LEN];
 
 /// Receives one message and acknowledges it at the edges of its window (spec/sa.md 2.3).
-#[derive(Debug)]
 pub struct Receiver {
     window: u32,
     max_len: usize,
@@ -34,7 +34,7 @@ pub struct Receiver {
 }
 
 /// What a segment did.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum Received {
     /// More has to come; the MAD, if there is one, goes back.
     Going(Option<Mad>),
@@ -42,6 +42,27 @@ pub enum Received {
     Done(Vec<u8>, Mad),
     /// The transfer is over; the MAD, if there is one, tells the peer.
     Failed(RmppError, Option<Mad>),
+}
+
+// What is transferred may hold keys.
+
+impl fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Receiver");
+        shown.field("bytes", &self.data.len()).field("in_order", &self.in_order);
+        shown.field("ahead", &self.ahead.len()).field("window_end", &self.window_end);
+        shown.field("last", &self.last).field("finished", &self.finished).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Received {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Going(answer) => write!(f, "Going(answered: {})", answer.is_some()),
+            Self::Done(message, _) => write!(f, "Done({} bytes)", message.len()),
+            Self::Failed(error, answer) => write!(f, "Failed({error:?}, answered: {})", answer.is_some()),
+        }
+    }
 }
 
 impl Receiver {

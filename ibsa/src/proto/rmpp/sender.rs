@@ -1,5 +1,6 @@
 //! A message on its way out, segment by segment.
 
+use std::fmt;
 use std::time::Instant;
 
 use super::{HEADER_IN_PAYLOAD, Mad, RmppConfig, RmppError, abort, ends, whole};
@@ -8,7 +9,6 @@ use crate::proto::after;
 
 /// Sends one message: segment 1 first, then what the peer's window lets through, again from the first that is not
 /// acknowledged when nothing moves (spec/sa.md 2.4).
-#[derive(Debug)]
 pub struct Sender {
     header: SaHeader,
     data: Vec<u8>,
@@ -38,6 +38,16 @@ pub enum Sent {
     Done,
     /// The transfer is over; the MAD, if there is one, tells the peer.
     Failed(RmppError, Option<Mad>),
+}
+
+/// Without the message, which may hold keys.
+impl fmt::Debug for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Sender");
+        shown.field("header", &self.header).field("bytes", &self.data.len()).field("total", &self.total);
+        shown.field("acknowledged", &self.acknowledged).field("window_end", &self.window_end);
+        shown.field("next", &self.next).field("tries", &self.tries).finish_non_exhaustive()
+    }
 }
 
 impl Sender {

@@ -1,5 +1,7 @@
 //! The headers of an SA MAD of class version 1.
 
+use std::fmt;
+
 use ibwire::DecodeError;
 use ibwire::mad::MadHeader;
 
@@ -8,7 +10,7 @@ use ibwire::mad::MadHeader;
 pub struct EditModifier(pub u8);
 
 /// MAD header and SA header of class version 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Header {
     /// Class, method, status, transaction, attribute. The attribute modifier is the record's RID, or all ones for a query
     /// by component mask.
@@ -31,6 +33,18 @@ pub struct Header {
     pub end_rid: u32,
     /// Which components of the record count.
     pub component_mask: u64,
+}
+
+/// Without the keys.
+impl fmt::Debug for Header {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Header");
+        shown.field("mad", &self.mad).field("segment_number", &self.segment_number);
+        shown.field("payload_length", &self.payload_length).field("fragment_flag", &self.fragment_flag);
+        shown.field("edit_modifier", &self.edit_modifier).field("window", &self.window);
+        shown.field("end_rid", &self.end_rid).field("component_mask", &self.component_mask);
+        shown.finish_non_exhaustive()
+    }
 }
 
 impl Header {

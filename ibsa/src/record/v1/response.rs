@@ -1,5 +1,7 @@
 //! What began the answer to a SubnAdmGetBulk: the tables that follow.
 
+use std::fmt;
+
 use ibwire::DecodeError;
 
 /// One of the tables of a bulk answer.
@@ -12,12 +14,19 @@ pub struct TableEnd {
 }
 
 /// SAResponse: which tables the bulk data holds and where each ends.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct SaResponse {
     /// Current key of the SA.
     pub current_key: u32,
     /// The tables in their order.
     pub tables: Vec<TableEnd>,
+}
+
+/// Without the key.
+impl fmt::Debug for SaResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SaResponse").field("tables", &self.tables).finish_non_exhaustive()
+    }
 }
 
 impl SaResponse {
