@@ -350,3 +350,42 @@ async fn messages_take_buffers_in_the_order_of_their_posting() -> Result {
     drop((listener, all));
     net.quiet().await
 }
+
+/// Buffers for copies that come home are for who has waited longest, though others ask first.
+#[tokio::test(start_paused = true)]
+async fn copies_wait_for_their_buffers_in_line() -> Result {
+    let net = Net::new(1).await?;
+    let (client, server) = net.pair().await?;
+    let delay = Duration::from_millis(5);
+    net.net.faults().delay(delay..=delay);
+    let sending = async {
+        // As many as there are buffers, and they all are under way.
+        let mut under_way = Vec::new();
+        for _ in 0..64 {
+            under_way.push(client.send_copy(b"under way").post().await?);
+        }
+        let mut first = Box::pin(client.send_copy(b"first"));
+        assert!(futures::poll!(first.as_mut()).is_pending());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        // All have come home, and the first has not been polled since.
+        let mut others: Vec<_> = (0..64).map(|_| Box::pin(client.send_copy(b"others"))).collect();
+        for other in &mut others {
+            assert!(futures::poll!(other.as_mut()).is_pending());
+        }
+        tokio::time::timeout(Duration::from_secs(10), first).await.expect("a buffer is left")?;
+        try_join_all(others).await?;
+        client.disconnect().await;
+        Ok::<_, ibcm::Error>(())
+    };
+    let receiving = async {
+        let mut received = Vec::new();
+        while let Some(message) = server.recv().await? {
+            received.push(message.to_vec());
+        }
+        Ok(received)
+    };
+    let ((), received) = tokio::try_join!(sending, receiving)?;
+    assert_eq!((received.len(), &received[64][..]), (129, &b"first"[..]));
+    drop((client, server));
+    net.quiet().await
+}

@@ -6,9 +6,13 @@ use common::odd::Odd;
 use common::own_qp::ask;
 use common::{Net, Result, SID, drop_after};
 use futures::future::join;
+use futures::{FutureExt, StreamExt};
 use ibcm::sim::Subnet;
-use ibcm::{Access, Connection, DeviceError, Error, Hca, Listener, OpCause};
-use ibdev::DeviceAttr;
+use ibcm::{
+    AcceptError, Access, ConnectError, Connection, DeviceError, Error, Hca, How, Listener, OpCause, QpStep,
+    Recv, RejReason,
+};
+use ibdev::{DeviceAttr, DeviceEvent};
 use tokio::time::{Duration, Instant, sleep};
 
 /// A client on an odd device.
@@ -103,7 +107,7 @@ async fn a_device_with_short_messages_and_without_atomics_and_shared_receives() 
     assert!(server.recv().await?.is_some());
     drop((client, server, region));
     let path = net.client.path_to(net.server.gid()).service_id(SID).await?;
-    let recv = ibcm::Recv::buffers(1, 5001);
+    let recv = Recv::buffers(1, 5001);
     assert!(Connection::connect(path).recv(recv).await.is_err());
     net.quiet().await
 }
@@ -129,5 +133,102 @@ async fn a_message_stands_for_a_lost_rtu() -> Result {
     assert!(at.elapsed() < Duration::from_millis(50), "{:?}", at.elapsed());
     assert_eq!(conn.recv().await?.ok_or("closed")?.len(), 64);
     drop((conn, session, qp, listener, path));
+    net.quiet().await
+}
+
+/// A queue pair that the device does not make is told to the peer, which may come again.
+#[tokio::test(start_paused = true)]
+async fn a_peer_hears_that_there_is_no_queue_pair() -> Result {
+    let (net, _) = net(|attr| attr.max_qp_wr = 60_000).await?; // more than the device takes
+    let listener = Listener::bind(SID).device(&net.client).await?;
+    let path = net.server.path_to(net.client.gid()).service_id(SID).await?;
+    let accepting = async {
+        let accept = listener.accept().await?.accept().recv(Recv::buffers(50_000, 8));
+        Ok::<_, Error>(accept.await)
+    };
+    let (dialed, accepted) = join(Connection::connect(path), accepting).await;
+    let accepted = accepted?;
+    assert!(matches!(accepted, Err(AcceptError::Qp { step: QpStep::Create, .. })), "{accepted:?}");
+    let Err(error) = dialed else { return Err("not rejected".into()) };
+    assert!(matches!(&error, ConnectError::Rejected(no) if no.reason == RejReason::NO_QP), "{error}");
+    assert!(error.is_retryable());
+    drop(listener);
+    net.quiet().await
+}
+
+/// What comes behind the peer's DREQ while the queue pair is being stopped is read before the end is told.
+#[tokio::test(start_paused = true)]
+async fn what_comes_while_the_queue_pair_is_stopped_is_read() -> Result {
+    let mut late = 0;
+    for seed in 0..8 {
+        let net = Subnet::star(["client", "server"]).seed(seed).await?;
+        let client = Hca::open(Odd::new(net.device("client"), |_| {}).as_device()).await?;
+        let server = Hca::open(net.device("server")).await?;
+        let net = Net { net, client, server };
+        let (here, there) = net.pair().await?;
+        net.net.faults().delay(Duration::ZERO..=Duration::from_millis(5)).reorder(0.5);
+        for n in 0..4u8 {
+            drop(there.send_copy(&[n]).post().await?);
+        }
+        drop(there);
+        let ended = async {
+            while here.events().next().await.is_some() {}
+            here.stats().messages_received
+        };
+        let reading = async {
+            let mut count = 0;
+            while here.recv().await?.is_some() {
+                count += 1;
+            }
+            Result::Ok(count)
+        };
+        let (at_end, read) = join(ended, reading).await;
+        let (read, received) = (read?, here.stats().messages_received);
+        assert_eq!(read, received, "seed {seed}");
+        late += received - at_end;
+        drop(here);
+        net.quiet().await?;
+    }
+    assert!(late > 0, "no DREQ has overtaken a message");
+    Ok(())
+}
+
+/// A queue pair that fails once its connection has ended changes nothing of how that ended.
+#[tokio::test(start_paused = true)]
+async fn a_queue_pair_that_fails_after_the_end() -> Result {
+    let (net, odd) = net(|_| {}).await?;
+    let (client, server) = net.pair().await?;
+    let qpn = client.local_qpn().ok_or("no queue pair")?;
+    drop(server);
+    assert_eq!(client.closed().await.how, How::ByPeer);
+    odd.report(DeviceEvent::QpError(qpn));
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(client.local_qpn(), Some(qpn), "TimeWait is not over");
+    assert!(client.recv().await?.is_none());
+    assert_eq!(client.closed().await.how, How::ByPeer);
+    drop(client);
+    net.quiet().await
+}
+
+/// Who reads gives back what was read before, and needs nobody else for it.
+#[tokio::test(start_paused = true)]
+async fn reading_posts_what_came_home() -> Result {
+    let (net, odd) = net(|_| {}).await?;
+    let (listener, count) = (Listener::bind(SID).device(&net.client).await?, 8);
+    let path = net.server.path_to(net.client.gid()).service_id(SID).await?;
+    let accepting = async {
+        let accept = listener.accept().await?.accept().recv(Recv::buffers(count, 64));
+        Ok::<_, Error>(accept.await?)
+    };
+    let (server, client) = tokio::try_join!(async { Ok(Connection::connect(path).await?) }, accepting)?;
+    for n in 0..3u8 {
+        server.send_copy(&[n]).await?;
+    }
+    assert_eq!((odd.receives(), client.stats().messages_waiting), (count, 3));
+    for n in 0..3 {
+        let message = client.recv().now_or_never().ok_or("it is there")??.ok_or("closed")?;
+        assert_eq!((&message[..], odd.receives()), (&[n][..], count + usize::from(n)));
+    }
+    drop((client, server, listener));
     net.quiet().await
 }

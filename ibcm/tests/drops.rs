@@ -242,3 +242,20 @@ async fn closing_an_hca() -> Result {
     drop(client);
     net.quiet().await
 }
+
+/// Messages of a dropped connection that nobody has read are lost, and counted.
+#[tokio::test(start_paused = true)]
+async fn messages_that_nobody_has_read_are_counted() -> Result {
+    let net = Net::new(9).await?;
+    let (client, server) = net.pair().await?;
+    for _ in 0..3 {
+        client.send_copy(b"unread").await?;
+    }
+    assert_eq!(server.stats().messages_waiting, 3);
+    drop(server);
+    client.closed().await;
+    drop(client);
+    net.net.quiet().await?;
+    assert_eq!(net.server.stats().get("messages_unread"), Some(3));
+    Ok(())
+}

@@ -307,3 +307,19 @@ async fn periods_that_are_refused() -> Result {
     assert_eq!(net.client.stats().cm.mads_sent, 0);
     net.quiet().await
 }
+
+/// A device that does not tell when it has heard its peer, and a message that waits for the peer's program: what asks waits
+/// behind it, and is no more than a few.
+#[tokio::test(start_paused = true)]
+async fn what_asks_behind_a_message_that_waits_is_bounded() -> Result {
+    let net = net(9, false).await?;
+    let (client, server) = pair(&net, CLIENT).await?;
+    client.send_copy(b"the only receive").await?;
+    let mut waiting = Box::pin(client.send_copy(b"no receive is posted"));
+    assert!(timeout(30 * SECOND, &mut waiting).await.is_err());
+    assert!((1..=4).contains(&client.stats().keepalives_sent), "{:?}", client.stats());
+    assert!(server.recv().await?.is_some());
+    waiting.await?;
+    drop((client, server));
+    net.quiet().await
+}

@@ -2,9 +2,9 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -33,6 +33,10 @@ struct Parts {
     attached: Mutex<Vec<(Gid, Lid)>>,
     /// First packets are not told of.
     quiet: AtomicBool,
+    /// Events of its own, and whom to wake for them.
+    events: Mutex<(VecDeque<DeviceEvent>, Option<Waker>)>,
+    /// Receives that were posted to queue pairs.
+    receives: AtomicUsize,
 }
 
 impl Odd {
@@ -46,6 +50,8 @@ impl Odd {
             refused: Mutex::default(),
             attached: Mutex::default(),
             quiet: AtomicBool::new(false),
+            events: Mutex::default(),
+            receives: AtomicUsize::new(0),
         }))
     }
 
@@ -66,6 +72,21 @@ impl Odd {
     /// First packets are not told of from here on.
     pub fn tell_no_first_packets(&self) {
         self.0.quiet.store(true, Ordering::Relaxed);
+    }
+
+    /// The device reports this.
+    pub fn report(&self, event: DeviceEvent) {
+        let waker = {
+            let mut events = self.0.events.lock().expect("no panic");
+            events.0.push_back(event);
+            events.1.take()
+        };
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// How many receives were posted to queue pairs so far.
+    pub fn receives(&self) -> usize {
+        self.0.receives.load(Ordering::Relaxed)
     }
 
     /// The groups that queue pairs are attached to.
@@ -104,6 +125,13 @@ impl Device for Odd {
     }
 
     fn poll_event(&self, cx: &mut Context<'_>) -> Poll<DeviceEvent> {
+        {
+            let mut events = self.0.events.lock().expect("no panic");
+            if let Some(event) = events.0.pop_front() {
+                return Poll::Ready(event);
+            }
+            events.1 = Some(cx.waker().clone());
+        }
         loop {
             match self.0.device.poll_event(cx) {
                 Poll::Ready(DeviceEvent::CommEstablished(_)) if self.0.quiet.load(Ordering::Relaxed) => {}
@@ -174,7 +202,10 @@ impl QueuePair for OddQp {
     }
 
     fn post_recv(&self, work: &mut VecDeque<RecvWr>) -> Result<(), PostError> {
-        self.0.post_recv(work)
+        let before = work.len();
+        let result = self.0.post_recv(work);
+        self.1.0.receives.fetch_add(before - work.len(), Ordering::Relaxed);
+        result
     }
 }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use ibdev::qp::{Init, QpSpec, QpType, Transition};
 use ibdev::{
-    Access, AddressVector, AgentSpec, Buf, DatagramDest, Device, DeviceEvent, GlobalRoute, MAD_LEN, MadAddr,
-    MadAgent, OutgoingMad, SendOp, SendWr,
+    Access, AddressVector, AgentSpec, Buf, CompletionQueue, DatagramDest, Device, DeviceEvent, GlobalRoute,
+    MAD_LEN, MadAddr, MadAgent, OutgoingMad, QueuePair, SendOp, SendWr,
 };
 use ibwire::mad::{Method, MgmtClass};
 
@@ -123,14 +123,11 @@ async fn a_full_socket_delays_packets() {
     drop(rest.await.unwrap());
 }
 
-/// While a socket is full the link holds so much and no more; the rest stays with its queue pair, whose sends complete when they
-/// have left.
-#[tokio::test]
-async fn a_full_socket_holds_back_queue_pairs() {
-    const SENDS: usize = 1000;
-    let lo = Loopback::claim();
-    let peer = peer(lo);
-    let (device, sockets) = device(lo);
+/// Datagrams that [`send_many`] sends, of a kibibyte each.
+const SENDS: usize = 1000;
+
+/// Posts many datagrams; their queue pair and their completions.
+async fn send_many(lo: Loopback, device: &SoftDevice) -> (Arc<dyn QueuePair>, Arc<dyn CompletionQueue>) {
     let (domain, qkey) = (device.domain(), ibwire::QKey(7));
     let cq = device.create_cq(SENDS as u32 + 1).await.unwrap();
     let qp = domain.create_qp(QpSpec::new(QpType::Ud, &cq, SENDS as u32, 1)).await.unwrap();
@@ -144,9 +141,19 @@ async fn a_full_socket_holds_back_queue_pairs() {
         let op = SendOp::Datagram { to: to.clone(), imm: None };
         SendWr::new(id as u64, op, Buf::unregistered(1024))
     };
+    qp.post_send(&mut (0..SENDS).map(datagram).collect()).unwrap();
+    (qp, cq)
+}
+
+/// While a socket is full the link holds so much and no more; the rest stays with its queue pair, whose sends complete when they
+/// have left.
+#[tokio::test]
+async fn a_full_socket_holds_back_queue_pairs() {
+    let lo = Loopback::claim();
+    let peer = peer(lo);
+    let (device, sockets) = device(lo);
     refuse(&sockets, Some(full));
-    let mut work = (0..SENDS).map(datagram).collect();
-    qp.post_send(&mut work).unwrap();
+    let (_qp, cq) = send_many(lo, &device).await;
     let mut completed = Vec::new();
     let left = cq.poll(&mut completed, SENDS);
     assert!(left > 0 && left * 1024 <= link::OUTBOX_BYTES + (64 << 10), "{left} have left");
@@ -268,6 +275,22 @@ async fn packets_that_cannot_be_sent_are_counted_and_reported() {
             "{report}"
         );
     }
+}
+
+/// A device that closes takes all MADs from its engine, and of what queue pairs send no more than it holds at once.
+#[tokio::test(start_paused = true)]
+async fn closing_takes_a_bounded_amount_from_queue_pairs() {
+    let lo = Loopback::claim();
+    let (device, sockets) = device(lo);
+    let agent = cm_agent(&device);
+    refuse(&sockets, Some(full));
+    let (_qp, _cq) = send_many(lo, &device).await;
+    agent.send(&mut mads(lo, 0..256)).unwrap();
+    device.close().await;
+    // What waited for room, the MADs, and once more what leaves at once.
+    let unsent = counter(&device, "link_drop_tx_closed") as usize;
+    let most = 2 * (link::OUTBOX_BYTES + (64 << 10)) / 1024;
+    assert!((256..=256 + most).contains(&unsent), "{unsent} of {}", SENDS + 256);
 }
 
 /// The end of the runtime is no time to wait.
