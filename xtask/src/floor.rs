@@ -89,7 +89,7 @@ pub(crate) const FLOORS: &[Floor] = &[
     Floor { name: "doc", about: "examples in the documentation", packages: &[], run: doc },
     Floor {
         name: "rustdoc",
-        about: "the documentation builds without warnings",
+        about: "the documentation builds without warnings, also as docs.rs builds it",
         packages: &[],
         run: rustdoc,
     },
@@ -300,9 +300,22 @@ fn doc(context: &Context<'_>) -> Verdict {
     context.cases(&["test", "--workspace", "--no-fail-fast", "--doc"], BUILD)
 }
 
+/// Once as the sources are, and once each package as docs.rs builds it: with the features and the flags that its manifest asks for
+/// there, among them `cfg(docsrs)`, which wants features that are not stable.
 fn rustdoc(context: &Context<'_>) -> Verdict {
-    let mut command = context.cargo(&["doc", "--workspace", "--no-deps"]);
-    Verdict::of(process::run(command.env("RUSTDOCFLAGS", "-D warnings"), BUILD).result)
+    let mut all = context.cargo(&["doc", "--workspace", "--no-deps"]);
+    let built = process::run(all.env("RUSTDOCFLAGS", "-D warnings"), BUILD).result;
+    let built = built.and_then(|()| Workspace::read(context.root)).and_then(|workspace| {
+        workspace.docs_rs().try_for_each(|(package, features, flags)| {
+            let words = ["rustdoc", "--package", package, "--lib", "--features", &features, "--"];
+            let mut command = context.cargo(&words);
+            command.args(flags).args(["-D", "warnings"]);
+            // It allows that to rustdoc alone, so that nothing is compiled anew.
+            command.env("RUSTDOC", context.root.join("xtask/unstable-rustdoc"));
+            process::run(&mut command, BUILD).result
+        })
+    });
+    Verdict::of(built)
 }
 
 fn tshark(context: &Context<'_>) -> Verdict {

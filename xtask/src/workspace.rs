@@ -67,6 +67,17 @@ impl Workspace {
         packages.filter_map(|package| package["name"].as_str()).collect()
     }
 
+    /// The published packages, and the features and flags of rustdoc that each asks docs.rs for.
+    pub(crate) fn docs_rs(&self) -> impl Iterator<Item = (&str, String, Vec<&str>)> {
+        self.members().filter(|package| package["publish"].is_null()).filter_map(|package| {
+            let settings = &package["metadata"]["docs"]["rs"];
+            let list = |name: &str| -> Vec<&str> {
+                settings[name].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+            };
+            Some((package["name"].as_str()?, list("features").join(","), list("rustdoc-args")))
+        })
+    }
+
     /// Fails on every published package that does not say in its manifest what a registry shows.
     pub(crate) fn check_metadata(&self) -> Result<(), String> {
         const WANTED: [&str; 6] =
