@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "test helpers outside #[test] functions")]
 
 mod common;
+#[path = "udp/follow.rs"]
+mod follow;
 #[path = "udp/wakers.rs"]
 mod wakers;
 

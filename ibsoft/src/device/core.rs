@@ -147,6 +147,7 @@ impl Drop for State {
         if !self.gone {
             self.link.close(&mut self.engine, self.latest);
         }
+        self.waiters.take_followers().wake();
     }
 }
 

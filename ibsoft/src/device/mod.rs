@@ -98,7 +98,7 @@ impl SoftDevice {
     /// Every event from now on, for each who follows them: for layers beside the one that reads them by
     /// [`Device::poll_event`]. Who is late by more than 64 has missed the oldest; it then looks at the device.
     pub fn follow_events(&self) -> FollowedEvents {
-        FollowedEvents(self.0.lock().waiters.follow())
+        self.0.lock().waiters.log.follow(Arc::downgrade(&self.0))
     }
 
     /// Whether this is the same device, and not one like it.

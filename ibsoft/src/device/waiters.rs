@@ -5,9 +5,9 @@ use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::task::{Context, Waker};
 
 use ibdev::DeviceEvent;
-use tokio::sync::broadcast;
 
 use super::events::Events;
+use super::follow::Log;
 use crate::engine::{AgentId, CqId, Engine, EngineEvent};
 use crate::foreign;
 
@@ -23,34 +23,23 @@ pub(super) struct Waiters {
     room: Map<AgentId>,
     reader: Option<Waker>,
     events: Events,
-    /// Tells each event to all who follow them.
-    followed: Option<broadcast::Sender<DeviceEvent>>,
+    /// For all who follow the events.
+    pub(super) log: Log,
     woken: Wakes,
 }
 
 /// To be woken once the mutex is free.
 #[derive(Debug, Default)]
 #[must_use]
-pub(super) struct Wakes {
-    wakers: Vec<Waker>,
-    /// What is told to those who follow the events.
-    news: Vec<(broadcast::Sender<DeviceEvent>, DeviceEvent)>,
-}
+pub(super) struct Wakes(Vec<Waker>);
 
 impl Wakes {
     pub(super) fn wake(self) {
-        for waker in self.wakers {
+        for waker in self.0 {
             foreign::call("a waker", || waker.wake());
-        }
-        for (followed, event) in self.news {
-            // Nobody may follow them any more.
-            foreign::call("a waker", || drop(followed.send(event)));
         }
     }
 }
-
-/// Events that who follows them may be late by.
-const FOLLOWED: usize = 64;
 
 impl Waiters {
     // Wakers that are not needed any more are handed out, not dropped: with the last waker a task may go, and with the
@@ -76,10 +65,6 @@ impl Waiters {
         self.reader.replace(cx.waker().clone())
     }
 
-    pub(super) fn follow(&mut self) -> broadcast::Receiver<DeviceEvent> {
-        self.followed.get_or_insert_with(|| broadcast::Sender::new(FOLLOWED)).subscribe()
-    }
-
     pub(super) fn forget_cq(&mut self, cq: CqId) -> Option<Waker> {
         self.cqs.get_mut(cq.index())?.take()
     }
@@ -101,21 +86,26 @@ impl Waiters {
             EngineEvent::MadRoom(agent) => self.room.remove(&agent),
             EngineEvent::Device(event) => return self.device_event(event, engine),
         };
-        self.woken.wakers.extend(waker);
+        self.woken.0.extend(waker);
     }
 
     /// Keeps a device event for its reader.
     pub(super) fn device_event(&mut self, event: DeviceEvent, engine: &Engine) {
         self.events.push(event, engine);
-        self.woken.wakers.extend(self.reader.take());
-        self.woken.news.extend(self.followed.clone().map(|followed| (followed, event)));
+        self.woken.0.extend(self.reader.take());
+        self.woken.0.extend(self.log.push(event));
+    }
+
+    /// Those who follow the events, of which there are no more.
+    pub(super) fn take_followers(&mut self) -> Wakes {
+        Wakes(self.log.take_waiting().collect())
     }
 
     /// Wakes everyone: the device is gone.
     pub(super) fn wake_all(&mut self) {
-        self.woken.wakers.extend(self.cqs.drain(..).flatten());
+        self.woken.0.extend(self.cqs.drain(..).flatten());
         for agents in [&mut self.received, &mut self.room] {
-            self.woken.wakers.extend(agents.drain().map(|(_, waker)| waker));
+            self.woken.0.extend(agents.drain().map(|(_, waker)| waker));
         }
     }
 
@@ -124,7 +114,7 @@ impl Waiters {
         // The window has room whenever packets have left, not only after a refusal.
         if !self.room.is_empty() {
             let with_room = self.room.extract_if(|agent, _| engine.mad_room(*agent) > 0);
-            self.woken.wakers.extend(with_room.map(|(_, waker)| waker));
+            self.woken.0.extend(with_room.map(|(_, waker)| waker));
         }
         std::mem::take(&mut self.woken)
     }
