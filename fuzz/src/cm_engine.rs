@@ -18,7 +18,7 @@ use ibcm::proto::{
 };
 use ibdev::{
     DeviceAttr, GidEntry, GidKind, GlobalRoute, LinkLayer, MAD_LEN, MadSource, OutgoingMad, PortAttr,
-    PortState,
+    PortState, ReceivedMad,
 };
 use ibwire::mad::{MadHeader, MgmtClass};
 use ibwire::{
@@ -131,8 +131,12 @@ impl World {
 
     /// One operation: its number, then what it needs.
     fn step(&mut self, input: &mut Input<'_>) {
-        match input.byte() % 24 {
-            0 | 1 => self.deliver(input),
+        match input.byte() % 25 {
+            0 | 1 => {
+                let ReceivedMad { from, mad } = self.mad(input);
+                self.ep.handle_mad(self.now, &from, &mad);
+            }
+            24 => self.deliver_together(input),
             2 => {
                 let at = input.below(REMEMBERED);
                 if let Some(mad) = self.sent.get(at).map(|sent| sent.mad) {
@@ -241,8 +245,23 @@ impl World {
         }
     }
 
+    /// MADs that arrive together: how many, and of each whether it is one that was sent, and which, or a new one.
+    fn deliver_together(&mut self, input: &mut Input<'_>) {
+        let mut mads = Vec::new();
+        for _ in 0..=input.below(40) {
+            let (what, at) = (input.byte(), input.below(REMEMBERED));
+            let sent = self.sent.get(at).filter(|_| what & 1 != 0);
+            let mad = match sent {
+                Some(sent) => ReceivedMad { from: self.source(what >> 1), mad: sent.mad },
+                None => self.mad(input),
+            };
+            mads.push(mad);
+        }
+        self.ep.handle_mads(self.now, &mads);
+    }
+
     /// A MAD: who sends it, what is fixed, for which connection, its length, its bytes.
-    fn deliver(&mut self, input: &mut Input<'_>) {
+    fn mad(&mut self, input: &mut Input<'_>) -> ReceivedMad {
         let (from, fixes) = (self.source(input.byte()), input.byte());
         let conn = self.conn(input);
         let len = input.u16() % (MAD_LEN as u16 + 1);
@@ -278,7 +297,7 @@ impl World {
             bytes[LOCAL_ID..LOCAL_ID + 4].copy_from_slice(&query.mad[LOCAL_ID..LOCAL_ID + 4]);
             bytes[REP_SERVICE_ID..REP_SERVICE_ID + 8].copy_from_slice(&SERVICE.0.to_be_bytes());
         }
-        self.ep.handle_mad(self.now, &from, &bytes);
+        ReceivedMad { from, mad: bytes }
     }
 
     fn connect(&mut self, input: &mut Input<'_>) {

@@ -38,22 +38,28 @@ pub fn run(bytes: &[u8]) {
     play(bytes);
 }
 
-/// What it came to, in the counters of the engine.
+/// What it came to, in the counters of the engine. Packets that came together come to the same as one by one.
 fn play(bytes: &[u8]) -> Counters {
-    let mut input = Input::new(bytes);
-    let mut world = World::new();
-    while !input.is_empty() {
-        world.step(&mut input);
-        world.drain();
-    }
-    world.end()
+    let [(end, had_runs), singly] = [false, true].map(|singly| {
+        let mut input = Input::new(bytes);
+        let mut world = World::new(singly);
+        while !input.is_empty() {
+            world.step(&mut input);
+            world.drain();
+        }
+        let had_runs = world.had_runs;
+        (world.end(), had_runs)
+    });
+    assert!(!had_runs || end == singly.0, "together {:?}, one by one {:?}", end.counters, singly.0.counters);
+    end.counters
 }
 
 impl World {
     /// One operation: its number, then what it needs.
     fn step(&mut self, input: &mut Input<'_>) {
         match input.byte() % 16 {
-            0..=4 => self.packet(input),
+            0..=3 => self.packet(input),
+            4 => self.run(input),
             5 => {
                 let len = usize::from(input.u16() % 1500);
                 self.deliver(false, input.bytes(len));
@@ -61,8 +67,9 @@ impl World {
             6 | 7 => self.send(input),
             8 | 9 => {
                 let (to, len) = (input.below(QPS + 1), usize::from(input.u16() % 5000));
-                let parts = 1 + usize::from(input.byte() & 1);
-                self.post_recv(to, (0..parts).map(|part| Buf::unregistered(len * part)).collect());
+                let empty = usize::from(input.byte() & 1);
+                let lens = std::iter::repeat_n(0, empty).chain([len]);
+                self.post_recv(to, lens.map(Buf::unregistered).collect());
             }
             10 => self.poll(input.byte().into()),
             11 => self.wait(input.u16()),
@@ -73,8 +80,44 @@ impl World {
         }
     }
 
-    /// A packet: for which QP, opcode, what is fixed, PSN, region, flags, headers, length of the payload.
+    /// A packet.
     fn packet(&mut self, input: &mut Input<'_>) {
+        let (is_foreign, bytes) = self.make(input);
+        self.deliver(is_foreign, &bytes);
+    }
+
+    /// Packets of one length that came together: the first one, how many, and of some of the others what differs from one that
+    /// goes on where the one before ends; at last how many bytes are missing, and how many are behind each.
+    fn run(&mut self, input: &mut Input<'_>) {
+        let (is_foreign, first) = self.make(input);
+        let (count, differ) = (1 + input.below(20), input.byte());
+        let Ok(mut bth) = Bth::parse(&first) else { return };
+        let mut packets = vec![first.clone()];
+        for n in 1..count {
+            bth.psn = bth.psn.offset(1);
+            let mut packet = [&bth.to_bytes()[..], &first[Bth::LEN..]].concat();
+            if usize::from(differ) % 8 == n % 8 && differ & 0x80 != 0 {
+                let (what, value) = (input.byte(), input.byte());
+                match what % 4 {
+                    // One bit of the header.
+                    0 => packet[usize::from(value >> 3) % Bth::LEN] ^= 1 << (value & 7),
+                    1 => bth.psn = bth.psn.offset(Psn::truncate(i32::from(value as i8) as u32).get()),
+                    2 => {
+                        bth.opcode = Opcode(value);
+                        packet[0] = value;
+                    }
+                    _ => packet[9..12].copy_from_slice(&[value, what, value]),
+                }
+            }
+            packets.push(packet);
+        }
+        let (missing, room) = (input.below(8) * input.below(40), input.below(9));
+        self.deliver_together(is_foreign, &packets, room, missing);
+    }
+
+    /// A packet: for which QP, opcode, what is fixed, PSN, region, flags, headers, length of the payload. Whether it is from
+    /// elsewhere.
+    fn make(&mut self, input: &mut Input<'_>) -> (bool, Vec<u8>) {
         let (qp, opcode, fixes) = (input.below(QPS), Opcode(input.byte()), input.byte());
         let (ahead, region, flags) = (i16::from_be_bytes(input.array()), input.below(REGIONS), input.byte());
         let at = u64::from(input.u16());
@@ -114,7 +157,7 @@ impl World {
         };
         let mut bytes = [&bth.to_bytes()[..], headers, payload].concat();
         bytes.resize(bytes.len() + len - payload.len() + usize::from(pad), 0);
-        self.deliver(fixes & fix::FOREIGN != 0, &bytes);
+        (fixes & fix::FOREIGN != 0, bytes)
     }
 
     /// A send: to which QP, what, with which flags, of which region of ours, how long.

@@ -31,7 +31,7 @@ pub fn seeds() -> Vec<Seed> {
         }
         Seed { name: format!("{capture}-{n}"), bytes }
     });
-    seeds.chain([migration_seed()]).collect()
+    seeds.chain([migration_seed(), together_seed()]).collect()
 }
 
 /// A path is loaded, armed by the peer's first packet, and gone over to: told to, then because the peer does.
@@ -61,6 +61,61 @@ fn migration_seed() -> Seed {
 fn the_seed_migrates() {
     let counters = super::play(&migration_seed().bytes);
     assert_eq!(counters.path_migrations, 2, "{counters:?}");
+}
+
+/// A write, a send and the response to a read, the packets from the middle of each together; then a run that is broken off.
+fn together_seed() -> Seed {
+    /// The operations that hand in a packet, and several together.
+    const ONE: u8 = 0;
+    const SEVERAL: u8 = 4;
+    let packet = |operation: u8, opcode: Opcode, ahead: u8, len: u16| {
+        let fixes = fix::PSN | fix::REMOTE | fix::PAD;
+        // Region 0 from its start, an acknowledgement is asked for.
+        let mut bytes = vec![operation, 0, opcode.0, fixes, 0, ahead, 0, 0x40, 0, 0];
+        let mut headers = vec![0; opcode.headers_len()];
+        if opcode.has_reth() {
+            headers[12..].copy_from_slice(&8192u32.to_be_bytes());
+        }
+        bytes.extend(headers);
+        bytes.extend(len.to_be_bytes());
+        bytes.extend(vec![opcode.0; len.into()]);
+        bytes
+    };
+    let several = |opcode, ahead, count: u8, differs: &[u8]| {
+        let differ = if differs.is_empty() { 0 } else { 0x82 };
+        let mut bytes = packet(SEVERAL, opcode, ahead, 1024);
+        bytes.extend([count - 1, differ]);
+        bytes.extend_from_slice(differs);
+        bytes.extend([0, 0, 4]);
+        bytes
+    };
+    let (recv, read) = ([8, 0, 0x13, 0x87, 0], [6, 0, 3, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0x13, 0x87]);
+    let bytes = [
+        packet(ONE, Opcode::RC_RDMA_WRITE_FIRST, 0, 1024),
+        several(Opcode::RC_RDMA_WRITE_MIDDLE, 0, 6, &[]),
+        packet(ONE, Opcode::RC_RDMA_WRITE_LAST, 0, 1024),
+        recv.to_vec(),
+        packet(ONE, Opcode::RC_SEND_FIRST, 0, 1024),
+        several(Opcode::RC_SEND_MIDDLE, 0, 3, &[]),
+        packet(ONE, Opcode::RC_SEND_LAST, 0, 100),
+        read.to_vec(),
+        packet(ONE, Opcode::RC_RDMA_READ_RESPONSE_FIRST, 0, 1024),
+        several(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, 1, 3, &[]),
+        packet(ONE, Opcode::RC_RDMA_READ_RESPONSE_LAST, 4, 903),
+        packet(ONE, Opcode::RC_RDMA_WRITE_FIRST, 0, 1024),
+        several(Opcode::RC_RDMA_WRITE_MIDDLE, 0, 6, &[1, 1]),
+    ];
+    Seed { name: "together".to_owned(), bytes: bytes.concat() }
+}
+
+/// It is worth having only if it gets there: one gap, of three packets.
+#[test]
+fn the_seed_takes_packets_together() {
+    let counters = super::play(&together_seed().bytes);
+    let drops: Vec<_> =
+        counters.named().filter(|(name, count)| name.starts_with("drop") && *count > 0).collect();
+    assert_eq!(drops, [("drop_out_of_sequence", 3)], "{counters:?}");
+    assert_eq!((counters.rx_packets, counters.sequence_naks_sent), (8 + 5 + 5 + 7, 1));
 }
 
 /// Two receives for each QP, a send of three packets, a read, completions.

@@ -38,7 +38,7 @@ const DEPTH: u32 = 16;
 const MOST_PACKETS: usize = 50_000;
 
 pub(super) const REGIONS: usize = 4;
-const REGION_LEN: usize = 3000;
+const REGION_LEN: usize = 9000;
 /// Their rights. The last one is of a domain that has no QP.
 const ACCESS: [Access; REGIONS] =
     [Access::all(), Access::REMOTE_READ, Access::REMOTE_READ.union(Access::REMOTE_ATOMIC), Access::all()];
@@ -87,6 +87,17 @@ pub(super) struct World {
     shared: BTreeSet<u64>,
     regions: Vec<Region>,
     next_id: u64,
+    /// Whether packets that came together are handed in one by one all the same.
+    singly: bool,
+    /// Whether there were any.
+    pub(super) had_runs: bool,
+}
+
+/// What a world comes to: the counters of its engine, and what is in the memory.
+#[derive(Debug, PartialEq)]
+pub(super) struct End {
+    pub(super) counters: Counters,
+    memory: Vec<Vec<u8>>,
 }
 
 fn pattern(len: usize) -> Vec<u8> {
@@ -94,7 +105,7 @@ fn pattern(len: usize) -> Vec<u8> {
 }
 
 impl World {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(singly: bool) -> Self {
         let mut config = Config::new(device_attr("fuzz", Guid(1), 1), vec![port(PortState::Active)], [9; 32]);
         config.mad_recv_queue = 8;
         let mut engine = Engine::new(config);
@@ -121,6 +132,8 @@ impl World {
             shared: BTreeSet::new(),
             regions,
             next_id: 0,
+            singly,
+            had_runs: false,
         };
         for (i, kind) in KINDS.into_iter().enumerate() {
             let srq = (i == SHARED).then_some(srq);
@@ -160,15 +173,35 @@ impl World {
     }
 
     pub(super) fn deliver(&mut self, is_foreign: bool, bytes: &[u8]) {
-        let net = NetHeader::roce(NetRoute {
-            sgid: gid(if is_foreign { OTHER } else { PEER }),
-            dgid: gid(HERE),
-            flow_label: FlowLabel::default(),
-            traffic_class: 0,
-            hop_limit: 64,
-            ip_id: 0,
-        });
-        self.engine.handle_packet(self.now, 1, &net, bytes);
+        self.engine.handle_packet(self.now, 1, &net(is_foreign), bytes);
+    }
+
+    /// Packets of one length, `room` bytes behind each; some are missing behind the last.
+    pub(super) fn deliver_together(
+        &mut self,
+        is_foreign: bool,
+        packets: &[Vec<u8>],
+        room: usize,
+        missing: usize,
+    ) {
+        let Some(len) = packets.first().map(Vec::len) else { return };
+        let mut bytes = Vec::new();
+        for packet in packets {
+            bytes.extend_from_slice(packet);
+            bytes.resize(bytes.len() + room, 0xa5);
+        }
+        bytes.truncate(bytes.len().saturating_sub(missing));
+        self.had_runs = true;
+        let before = self.engine.counters().rx_packets;
+        if self.singly {
+            for bytes in bytes.chunks((len + room).max(1)) {
+                self.engine.handle_packet(self.now, 1, &net(is_foreign), &bytes[..len.min(bytes.len())]);
+            }
+        } else {
+            self.engine.handle_run(self.now, 1, &net(is_foreign), &bytes, (len, room));
+        }
+        let handled = self.engine.counters().rx_packets - before;
+        assert_eq!(handled, bytes.len().div_ceil((len + room).max(1)) as u64, "each is handled once");
     }
 
     pub(super) fn post_send(&mut self, qp: usize, op: SendOp, flags: SendFlags, sg: SgList) {
@@ -330,7 +363,7 @@ impl World {
     }
 
     /// After all QPs went to ERR no work is left over, and nobody has written where nobody may.
-    pub(super) fn end(mut self) -> Counters {
+    pub(super) fn end(mut self) -> End {
         for qp in 0..QPS {
             self.transition(qp, Transition::Error);
         }
@@ -341,13 +374,29 @@ impl World {
             assert!(qp.sends.iter().all(|(_, is_signaled)| !is_signaled), "{qp:?}");
             assert_eq!(self.engine.outstanding(qp.qpn), Some((0, 0)));
         }
-        for region in READ_ONLY {
+        let memory = self.regions.iter().map(|region| {
             let mut bytes = vec![0; REGION_LEN];
-            self.regions[region].memory.copy_to(0, &mut bytes).expect("inside");
-            assert!(bytes == pattern(REGION_LEN), "region {region} was written to");
+            region.memory.copy_to(0, &mut bytes).expect("inside");
+            bytes
+        });
+        let memory: Vec<_> = memory.collect();
+        for region in READ_ONLY {
+            assert!(memory[region] == pattern(REGION_LEN), "region {region} was written to");
         }
-        *self.engine.counters()
+        End { counters: *self.engine.counters(), memory }
     }
+}
+
+/// What stands in front of the BTH.
+fn net(is_foreign: bool) -> NetHeader {
+    NetHeader::roce(NetRoute {
+        sgid: gid(if is_foreign { OTHER } else { PEER }),
+        dgid: gid(HERE),
+        flow_label: FlowLabel::default(),
+        traffic_class: 0,
+        hop_limit: 64,
+        ip_id: 0,
+    })
 }
 
 fn gid(ip: [u8; 4]) -> Gid {
