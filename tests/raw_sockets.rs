@@ -57,6 +57,10 @@ fn main() -> ExitCode {
     let both_ways = [
         both("ether_to_python_and_back", ether::python_answers),
         both("ether_batches_and_streams", loss::batches_and_streams),
+        both(
+            "raw_t17_t18_frames_of_groups_that_are_equal_on_ethernet",
+            ether::groups_that_are_equal_on_ethernet,
+        ),
         both("raw_t18_groups_are_joined", ether::groups_are_joined),
         both("raw_t19_no_frame_of_another_link", ether::no_frame_of_another_link),
         both("raw_t20_down_and_up", links::down_and_up),

@@ -94,6 +94,21 @@ async fn a_sink_goes_on_after_an_error() {
     assert_eq!(&b.recv().await.unwrap().data[..], b"12345678");
 }
 
+/// What a stream has received and nobody has taken from it is counted when it is dropped.
+#[tokio::test(start_paused = true)]
+async fn what_a_stream_leaves_is_counted() {
+    let (_net, a, b, to) = pair().await;
+    for _ in 0..5 {
+        a.send_to(b"12345678", &to).await.unwrap();
+    }
+    tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    let mut stream = b.stream();
+    stream.next().await.unwrap().unwrap();
+    assert_eq!((b.stats().rx_packets, b.stats().rx_unread), (5, 0));
+    drop(stream);
+    assert_eq!((b.stats().rx_packets, b.stats().rx_unread), (5, 4));
+}
+
 /// A length of one byte, and so many others. It may not be moved once it is pinned, which a codec never is.
 #[derive(Default)]
 struct Counted(PhantomPinned);

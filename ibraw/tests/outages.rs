@@ -5,11 +5,12 @@ use std::error::Error;
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
+use futures::{SinkExt, StreamExt};
 use ibdev::Device;
 use ibraw::protocol::Protocol;
 use ibraw::{
-    EtherType, Group, Ipv6Dest, Link, Membership, NextHeader, RawError, RawEtherSocket, RawIpv6Socket,
-    RawSocket,
+    EtherDest, EtherType, Group, Ipv6Dest, Link, Membership, NextHeader, RawError, RawEtherSocket,
+    RawIpv6Socket, RawSocket,
 };
 use ibsoft::sim::Subnet;
 use tokio::time::timeout;
@@ -175,6 +176,50 @@ async fn raw_t18_nothing_is_sent_to_the_lid_that_a_lost_group_had() -> Result {
         for socket in [&sender, &member] {
             heard(socket, &dest, &b, b"after...").await?;
         }
+        Ok(())
+    })
+    .await?
+}
+
+/// What a sink could not send for want of a way is said, and what is behind it goes out, also what came while it was tried.
+#[tokio::test(start_paused = true)]
+async fn a_sink_goes_on_behind_what_has_no_way() -> Result {
+    timeout(LIMIT, async {
+        let net = two_switches().await?;
+        let a = RawEtherSocket::bind(&link(&net, "ann"), [CHAT]).await?;
+        let b = RawEtherSocket::bind(&link(&net, "bob"), [CHAT]).await?;
+        let (to_group, to_bob) =
+            (Group::link(ROOM)?.dest(CHAT), EtherDest::lid(net.device("bob").port(1)?.lid, CHAT));
+        net.sa().silent();
+        let mut sink = a.sink();
+        sink.feed((b"no way.."[..].into(), to_group)).await?;
+        sink.feed((b"behind.."[..].into(), to_bob)).await?;
+        assert!(timeout(MOMENT, sink.flush()).await.is_err(), "it is tried");
+        sink.feed((b"later..."[..].into(), to_bob)).await?;
+        passes(sink.flush().await);
+        sink.flush().await?;
+        for text in [b"behind..", b"later..."] {
+            assert_eq!(&b.recv().await?.data[..], text);
+        }
+        assert!(timeout(MOMENT, b.recv()).await.is_err());
+        Ok(())
+    })
+    .await?
+}
+
+/// Where the device goes that is what is said, and not that its groups are lost.
+#[tokio::test(start_paused = true)]
+async fn raw_t21_a_device_goes_with_its_groups() -> Result {
+    timeout(LIMIT, async {
+        let net = two_switches().await?;
+        let b = RawEtherSocket::bind(&link(&net, "bob"), [CHAT]).await?;
+        let _held = b.join(&Group::link(ROOM)?).await?;
+        let hears = tokio::spawn(b.stream().collect::<Vec<_>>());
+        tokio::time::sleep(MOMENT).await;
+        net.remove("bob");
+        let heard = hears.await?;
+        assert!(matches!(&heard[..], [Err(RawError::LinkGone)]), "{heard:?}");
+        tokio::time::sleep(PATIENCE).await; // its tasks have ended
         Ok(())
     })
     .await?

@@ -369,6 +369,37 @@ async fn raw_t34_lids_that_nobody_has() {
     assert!(matches!(a.send_to(b"12345678", &ethernet).await, Err(RawError::InvalidDest(_))));
 }
 
+/// What is sent has the hop limit that the socket has for one address, and the next headers that it is bound to.
+#[tokio::test(start_paused = true)]
+async fn what_a_socket_says_of_its_packets() {
+    let (net, ann, bob) = subnet().await;
+    let next = NextHeader(253);
+    let b = RawIpv6Socket::bind(&bob, [next]).await.unwrap();
+    for (a, hops) in [
+        (RawIpv6Socket::bind(&ann, [next]).await.unwrap(), 64),
+        (RawIpv6Socket::bind(&ann, [next]).hop_limit(7).multicast_hops(9).await.unwrap(), 7),
+    ] {
+        a.send_to(b"hello", &Ipv6Dest { addr: gid(&net, "bob"), next_header: next }).await.unwrap();
+        assert_eq!(b.recv().await.unwrap().meta.hop_limit, hops);
+        let other = Ipv6Dest { addr: gid(&net, "bob"), next_header: NextHeader::UDP };
+        assert!(matches!(a.send_to(b"hello", &other).await, Err(RawError::InvalidDest(_))));
+    }
+}
+
+/// A port that was down when the socket was bound is down, which is said once.
+#[tokio::test(start_paused = true)]
+async fn raw_t20_a_socket_of_a_port_that_is_down() {
+    let (net, ann, bob) = subnet().await;
+    net.link_down("bob");
+    let b = RawEtherSocket::bind(&bob, [CHAT]).await.unwrap();
+    assert!(matches!(b.recv().await, Err(RawError::LinkDown)));
+    assert!(is_silent(&b).await && b.stats().link_down_events == 1);
+    net.link_up("bob");
+    let a = RawEtherSocket::bind(&ann, [CHAT]).await.unwrap();
+    a.send_to(b"12345678", &EtherDest::lid(lid(&bob), CHAT)).await.unwrap();
+    assert_eq!(&b.recv().await.unwrap().data[..], b"12345678");
+}
+
 #[tokio::test(start_paused = true)]
 async fn raw_t36_unknown_numbers_arrive_as_they_are() {
     let (net, ann, bob) = subnet().await;

@@ -251,3 +251,35 @@ pub(crate) async fn groups_are_joined(net: Place) -> Outcome {
     assert_eq!((stats.rx_packets, stats.rx_not_member, stats.rx_other_host), (4, 2, 1));
     Ok(())
 }
+
+/// Of IPv6 the whole address counts in frames, too, and groups that are one on Ethernet are left one by one.
+pub(crate) async fn groups_that_are_equal_on_ethernet(net: Place) -> Outcome {
+    let mut peer = Peer::start(&net, There, "udp", 7000)?;
+    let socket = net.bind(&link(&net, Here)?, [EtherType::IPV6]).await?;
+    let (one, twin) = (Group::ipv6("ff02::1:4321")?, Group::ipv6("ff05::1:4321")?);
+    let mut hears = async |text: &[u8], to: &str| -> Result<bool, libtest_mimic::Failed> {
+        peer.send_to(text, &format!("{to} 7001"))?;
+        peer.send_to(b"end", &format!("{} 7001", Here.address()))?;
+        let mut heard = false;
+        loop {
+            // IPv6 has traffic of its own.
+            let taken = socket.recv().await?;
+            match taken.data.get(48..) {
+                Some(payload) if payload == text => heard = true,
+                Some(b"end") => return Ok(heard),
+                _ => {}
+            }
+        }
+    };
+    let held = socket.join(&one).await?;
+    assert!(!hears(b"not joined", "ff05::1:4321").await?);
+    assert!(hears(b"joined", "ff02::1:4321").await?);
+    let also = socket.join(&twin).await?;
+    assert!(hears(b"both", "ff05::1:4321").await?);
+    held.leave()?;
+    assert!(hears(b"the other", "ff05::1:4321").await?);
+    assert!(!hears(b"left", "ff02::1:4321").await?);
+    also.leave()?;
+    assert!(!hears(b"all left", "ff05::1:4321").await?);
+    Ok(())
+}

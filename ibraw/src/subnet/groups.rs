@@ -27,6 +27,8 @@ const SENT_TO: usize = 1024;
 pub(super) struct Groups {
     port: Arc<SubnetPort>,
     queue: Weak<Queue>,
+    /// How many groups it is in to send to, at most.
+    pub(super) bound: usize,
     state: Mutex<State>,
     /// For who waits, that a group is lost.
     losses: Notify,
@@ -78,7 +80,7 @@ struct Held {
 impl Groups {
     pub(super) fn new(port: &Arc<SubnetPort>, queue: &Arc<Queue>) -> Arc<Self> {
         let (port, queue) = (port.clone(), Arc::downgrade(queue));
-        Arc::new(Self { port, queue, state: Mutex::default(), losses: Notify::new() })
+        Arc::new(Self { port, queue, bound: SENT_TO, state: Mutex::default(), losses: Notify::new() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -132,7 +134,7 @@ impl Groups {
         let join = self.sa(group).await?.join(mgid).send_only_full().or_create(made());
         let membership = join.await.map_err(no_way)?;
         let mut state = self.state();
-        if state.sent_to.len() >= SENT_TO {
+        if state.sent_to.len() >= self.bound {
             let idle = state.sent_to.iter().min_by_key(|(_, sent_to)| sent_to.last).map(|(mgid, _)| *mgid);
             idle.and_then(|idle| state.sent_to.remove(&idle));
         }

@@ -159,6 +159,30 @@ async fn raw_t18_a_group_that_is_lost_is_told_and_found_again() {
     bob.leave(&group).expect("a member");
 }
 
+/// Of the groups that are only sent to the one is left that was not sent to for the longest time.
+#[tokio::test(start_paused = true)]
+async fn groups_that_are_sent_to_are_bounded() {
+    let net = Subnet::star(["ann", "bob"]).managed().await.expect("a subnet");
+    let mut ann = bound(&net, "ann");
+    Arc::get_mut(&mut ann.groups).expect("nobody else has them").bound = 2;
+    let asked = || net.sm("switch 1").counters().into_iter().find(|(name, _)| *name == "requests");
+    let way = async |n| {
+        let group = Group::link([0x33, 0x33, 0, 0, 0, n]).expect("a group");
+        let before = asked();
+        if let Err(NotSent::NoWay) = ann.groups.way(&group) {
+            ann.groups.find(&group).await.expect("found");
+        }
+        ann.groups.way(&group).expect("a way");
+        tokio::time::sleep(Duration::from_secs(6)).await; // what is left is left in the background
+        asked() != before
+    };
+    let mut is_asked = Vec::new();
+    for n in [1, 2, 1, 3, 1, 2] {
+        is_asked.push(way(n).await);
+    }
+    assert_eq!(is_asked, [true, true, false, true, false, true]);
+}
+
 /// An HCA hears so many groups: who has the last place moves within it.
 #[tokio::test(start_paused = true)]
 async fn raw_t18_a_group_moves_though_there_is_no_room_for_both() {

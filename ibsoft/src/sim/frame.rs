@@ -262,7 +262,10 @@ mod tests {
         moved[0] = 0x50;
         let covered = moved.len() - Vcrc::LEN;
         assert_eq!(decode(&moved), Err(FrameError::Vcrc));
+        let damaged = moved.clone();
         moved[covered..].copy_from_slice(&[0xb7, 0xd5]);
         assert_eq!(decode(&moved), Ok(Content::Raw(0..covered)));
+        assert_eq!(on_vl(&hex(ETHER), 5), moved);
+        assert_eq!(decode(&on_vl(&damaged, 2)), Err(FrameError::Vcrc), "a switch repairs nothing");
     }
 }

@@ -337,6 +337,9 @@ fn raw_t15_a_claimed_protocol_has_one_queue_pair() {
     dut.engine.set_raw_filter(second.qpn, chat()).unwrap();
     let late = dut.engine.set_raw_filter(second.qpn, chat());
     assert!(late.is_ok());
+    let fourth = dut.create(QpType::RawEtherType, 16);
+    let alone = RawFilter { exclusive: true, ..chat() };
+    assert!(dut.engine.set_raw_filter(fourth.qpn, alone).is_err(), "what another one has nobody has alone");
     dut.ready(second);
     assert!(dut.engine.set_raw_filter(second.qpn, chat()).is_err());
 }
