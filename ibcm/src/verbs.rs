@@ -45,6 +45,7 @@ impl Hca {
 
 impl Verbs<'_> {
     /// Room for so many work requests in each direction. Default: 64, or as many as the device can.
+    #[must_use]
     pub const fn depth(self, work_requests: u32) -> Self {
         Self { depth: Some(work_requests), ..self }
     }

@@ -298,7 +298,7 @@ async fn periods_that_are_refused() -> Result {
     ] {
         let connect = Connection::connect(path.clone()).keepalive(Duration::from_millis(period));
         match connect.await {
-            Err(ibcm::ConnectError::Invalid(Invalid { field, value, limit: refused })) => {
+            Err(ibcm::ConnectError::Invalid(Invalid { field, value, limit: refused, .. })) => {
                 assert_eq!((field, value, refused), ("keepalive period", millis(period), limit));
             }
             other => panic!("{other:?}"),

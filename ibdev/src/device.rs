@@ -25,15 +25,27 @@ pub trait Device: fmt::Debug + Send + Sync {
 
     /// The port's attributes at this moment. Ports are numbered from 1. This and the tables may come from the firmware
     /// or the system: keep the answers, and ask again upon the port's events.
+    ///
+    /// # Errors
+    /// [`DeviceError::Limit`] for a port that the device does not have; what the system says.
     fn port(&self, port: u8) -> Result<PortAttr, DeviceError>;
 
     /// The port's GID table; unused entries are left out.
+    ///
+    /// # Errors
+    /// As [`port`](Self::port).
     fn gids(&self, port: u8) -> Result<Vec<GidEntry>, DeviceError>;
 
     /// The port's P_Key table; the position is the index.
+    ///
+    /// # Errors
+    /// As [`port`](Self::port).
     fn pkeys(&self, port: u8) -> Result<Vec<PKey>, DeviceError>;
 
     /// [`port`](Self::port), [`gids`](Self::gids) and [`pkeys`](Self::pkeys) in one. Slow.
+    ///
+    /// # Errors
+    /// As [`port`](Self::port).
     async fn read_port(&self, port: u8) -> Result<PortTables, DeviceError> {
         Ok(PortTables { attr: self.port(port)?, gids: self.gids(port)?, pkeys: self.pkeys(port)? })
     }
@@ -241,9 +253,15 @@ pub trait QueuePair: fmt::Debug + Send + Sync {
     }
 
     /// Posts from the front of `work` in order; what remains after an error was not posted. Never blocks.
+    ///
+    /// # Errors
+    /// [`PostError`], of the first request in what remains.
     fn post_send(&self, work: &mut std::collections::VecDeque<SendWr>) -> Result<(), PostError>;
 
     /// Posts from the front of `work` in order; what remains after an error was not posted. Never blocks.
+    ///
+    /// # Errors
+    /// As [`post_send`](Self::post_send).
     fn post_recv(&self, work: &mut std::collections::VecDeque<RecvWr>) -> Result<(), PostError>;
 
     /// When the last packet of the connected peer came, if one has: a request, an acknowledgement or a NAK, be it that

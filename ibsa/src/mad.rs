@@ -205,6 +205,7 @@ impl SaHeader {
 /// A table's data is not a row of records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{record} takes {need} bytes, but a table of {len} bytes has records of {stride}")]
+#[non_exhaustive]
 pub struct MalformedTable {
     /// The record.
     pub record: &'static str,

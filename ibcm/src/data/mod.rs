@@ -1,12 +1,12 @@
 //! The data side of a connection: a queue pair, its completion queue and its buffers.
 
+mod detached;
 mod fault;
 mod queues;
 mod receives;
 mod recv_pool;
 mod request;
 mod setup;
-mod tender;
 
 pub(crate) use fault::Fault;
 pub(crate) use queues::{CopyBuf, Counters, Done, News, Place, Posting, Queues, Shelf};

@@ -58,10 +58,9 @@ impl AcceptError {
         match self {
             Self::Withdrawn => io::ErrorKind::ConnectionAborted,
             Self::Rejected(_) => io::ErrorKind::ConnectionRefused,
-            Self::Unconfirmed { .. } => io::ErrorKind::TimedOut,
+            Self::Unconfirmed { .. } | Self::Deadline { .. } => io::ErrorKind::TimedOut,
             Self::Invalid(_) => io::ErrorKind::InvalidInput,
             Self::Device(e) | Self::Qp { source: e, .. } => e.io_kind(),
-            Self::Deadline { .. } => io::ErrorKind::TimedOut,
             Self::Closed => io::ErrorKind::NotConnected,
         }
     }

@@ -168,7 +168,7 @@ impl ConnectError {
     pub(crate) fn io_kind(&self) -> io::ErrorKind {
         match self {
             Self::Rejected(_) => io::ErrorKind::ConnectionRefused,
-            Self::Unreachable { .. } => io::ErrorKind::TimedOut,
+            Self::Unreachable { .. } | Self::Deadline { .. } => io::ErrorKind::TimedOut,
             Self::Disconnected => io::ErrorKind::ConnectionReset,
             Self::BadReply { .. } => io::ErrorKind::InvalidData,
             Self::Open(e) => e.io_kind(),
@@ -176,7 +176,6 @@ impl ConnectError {
             Self::Invalid(_) => io::ErrorKind::InvalidInput,
             Self::Device(e) | Self::Qp { source: e, .. } => e.io_kind(),
             Self::PortDown { .. } => io::ErrorKind::NetworkDown,
-            Self::Deadline { .. } => io::ErrorKind::TimedOut,
             Self::Closed => io::ErrorKind::NotConnected,
         }
     }

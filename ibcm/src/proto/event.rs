@@ -276,6 +276,7 @@ pub(crate) fn is_consumer(message: MessageId, reason: RejReason) -> bool {
 
 /// What was tried before a message was answered or given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Effort {
     /// How often it was sent.
     pub sent: u8,

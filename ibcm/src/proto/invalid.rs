@@ -10,6 +10,7 @@ use super::transport::Transport;
 /// A command was given a value that it cannot take. Nothing was sent and nothing has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{field} is {value}, {limit}")]
+#[non_exhaustive]
 pub struct Invalid {
     /// Which value.
     pub field: &'static str,

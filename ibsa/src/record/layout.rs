@@ -79,7 +79,6 @@ pub trait Masked: Layout {
 ///
 /// Each field is `name: Type = place => mask;`, and `mask` is one of
 /// - `mask(n)`: bit n of the component mask;
-/// - `both(m, n)`: two bits, which are set together;
 /// - `each(n)`: an array with a bit for each element from n on;
 /// - `inner(n)`: a layout within, whose bit 0 is bit n here;
 /// - `selector`: the selector of the next field;
@@ -176,11 +175,6 @@ macro_rules! setter {
             @value { $(#[$meta])* } $what, $field: $ty = $at, 1 << $bit
         }
     };
-    ({ $(#[$meta:meta])* } $layout:ident, $what:literal, $field:ident: $ty:ty = $at:expr => both($a:literal, $b:literal)) => {
-        $crate::record::layout::setter! {
-            @value { $(#[$meta])* } $what, $field: $ty = $at, 1 << $a | 1 << $b
-        }
-    };
     (@value { $(#[$meta:meta])* } $what:literal, $field:ident: $ty:ty = $at:expr, $mask:expr) => {
         $(#[$meta])*
         pub fn $field(mut self, value: impl $crate::record::value::IntoField<$ty>) -> Self {
@@ -262,9 +256,6 @@ macro_rules! shown {
 macro_rules! same {
     ($a:ident, $b:ident, $mask:ident, $field:ident => mask($bit:literal)) => {
         ($mask >> $bit & 1 == 0 || $a.$field == $b.$field)
-    };
-    ($a:ident, $b:ident, $mask:ident, $field:ident => both($x:literal, $y:literal)) => {
-        ($mask & (1 << $x | 1 << $y) == 0 || $a.$field == $b.$field)
     };
     ($a:ident, $b:ident, $mask:ident, $field:ident => each($bit:literal)) => {{
         let pairs = $a.$field.iter().zip(&$b.$field).enumerate();

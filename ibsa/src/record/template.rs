@@ -9,6 +9,7 @@ use super::value::Value;
 /// A number does not fit its field. Nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{record} {field} is {value}, at most {limit} is possible")]
+#[non_exhaustive]
 pub struct InvalidField {
     /// The record.
     pub record: &'static str,

@@ -141,7 +141,7 @@ impl Gsi {
         let Sending { agent, port, net, qpn, qkey, pkey, mad } = self.sending.pop_front()?;
         let bth = Bth { pkey, ..Bth::new(Opcode::UD_SEND_ONLY, qpn, self.psn) };
         self.psn = self.psn.offset(1);
-        let deth = Deth::new(self.own_key(qkey), Qpn::GSI).to_bytes();
+        let deth = Deth::new(Self::own_key(qkey), Qpn::GSI).to_bytes();
         let len = write_packet(out, bth, &[&deth], mad.len(), |out| out.extend_from_slice(&mad));
         if let Some(agent) = self.agent_mut(agent) {
             agent.sending -= 1;
@@ -159,7 +159,7 @@ impl Gsi {
     }
 
     /// The Q_Key to send: a privileged one stands for the key of QP1 itself.
-    const fn own_key(&self, asked: QKey) -> QKey {
+    const fn own_key(asked: QKey) -> QKey {
         if asked.is_privileged() { QKey::GSI } else { asked }
     }
 

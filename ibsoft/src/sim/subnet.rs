@@ -221,12 +221,18 @@ impl Subnet {
 
     /// Writes the last packets, up to 65,536 of them or 32 MiB, to a file for Wireshark, native InfiniBand from the LRH
     /// on. Times count from the building of the subnet; a packet that did not arrive is marked as "RX error".
+    ///
+    /// # Errors
+    /// The file cannot be made or written.
     pub fn write_pcap(&self, file: impl AsRef<Path>) -> io::Result<()> {
         self.0.wires.fabric().trace.write_pcap(file.as_ref(), None)
     }
 
     /// [`write_pcap`](Self::write_pcap) of one link, the one at a port of a node: "name/number", of a node with one port its
     /// name.
+    ///
+    /// # Errors
+    /// The file cannot be made or written.
     ///
     /// # Panics
     /// If there is no such port, or it has no link.

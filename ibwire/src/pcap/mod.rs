@@ -47,6 +47,9 @@ const SNAP_LEN: u32 = 65_535;
 
 impl<W: Write> PcapWriter<W> {
     /// Begins a file of that kind of frame, and flushes: it can be read from here on.
+    ///
+    /// # Errors
+    /// Those of `out`.
     pub fn new(mut out: W, link_type: LinkType) -> io::Result<Self> {
         out.write_all(&NANOSECOND_MAGIC.to_be_bytes())?;
         out.write_all(&[0, 2, 0, 4])?; // version 2.4
@@ -59,6 +62,9 @@ impl<W: Write> PcapWriter<W> {
 
     /// Appends a frame, sent or received `since_epoch` after 1970, that `build` writes. What is longer than 65,535
     /// bytes is cut off.
+    ///
+    /// # Errors
+    /// Those of the writer; a part of the frame may have been written.
     pub fn write(&mut self, since_epoch: Duration, build: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
         self.frame.clear();
         build(&mut self.frame);
@@ -72,6 +78,9 @@ impl<W: Write> PcapWriter<W> {
     }
 
     /// Brings everything to where it goes.
+    ///
+    /// # Errors
+    /// Those of the writer.
     pub fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }

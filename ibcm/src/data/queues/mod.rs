@@ -24,9 +24,9 @@ use self::copies::Copies;
 use self::keepalive::Asked;
 use self::line::Line;
 use self::operations::{Operations, Pending};
+use super::detached::DetachedWatch;
 use super::receives::{Arrived, KEEPALIVE_ID, Received, Receives, is_recv};
 use super::request::{Kind, Limits, Request};
-use super::tender::Tender;
 use crate::data::Fault;
 use crate::error::{OpCause, not_posted};
 use crate::memory::Memory;
@@ -70,7 +70,7 @@ pub(crate) struct Queues {
     copies: Copies,
     receives: Receives,
     /// Looks after operations that nobody waits for, while there are any.
-    tender: Option<Tender>,
+    detached_watch: Option<DetachedWatch>,
     asked: Asked,
     broken: Option<Fault>,
     /// A receive has completed since the last [`Queues::take_news`].
@@ -160,7 +160,7 @@ impl Queues {
             line: Line::default(),
             copies: Copies::new(depth, limits.inline as usize, copy_len),
             receives,
-            tender: None,
+            detached_watch: None,
             asked: Asked::default(),
             broken: None,
             received: false,
@@ -198,7 +198,7 @@ impl Queues {
             device.memory.spares.keep(copies);
         }
         self.operations.flush();
-        self.tender = None;
+        self.detached_watch = None;
         (self.device.take(), receives)
     }
 
@@ -518,17 +518,17 @@ impl Queues {
     /// [`Shared::feed`].
     pub(crate) fn detach(&mut self, key: usize) -> bool {
         self.unwanted.extend(self.operations.detach(key));
-        self.operations.has_detached() && self.tender.is_none()
+        self.operations.has_detached() && self.detached_watch.is_none()
     }
 
     /// What the driver does for a connection: posts what came home, and looks at completions that nobody waits for.
     pub(crate) fn tend(&mut self, shared: &Arc<Shared>, conn: ConnHandle, parked: &Arc<Parked>) {
         if self.operations.has_detached() {
-            self.tender.get_or_insert_with(|| Tender::new(shared, conn, parked)).answered();
+            self.detached_watch.get_or_insert_with(|| DetachedWatch::new(shared, conn, parked)).answered();
             while self.watch() {}
         }
         if !self.operations.has_detached() {
-            self.tender = None;
+            self.detached_watch = None;
         }
         self.repost();
     }

@@ -101,6 +101,44 @@ impl Plan {
         Ok(plan)
     }
 
+    /// The REQ of a connection with this ID, whose sends begin at this PSN.
+    fn req(&self, ca: &LocalCa, connect: &Connect, local_id: CommId, rq_psn: Psn) -> Req {
+        let (transport, rd) = (connect.transport, connect.rd);
+        // What the peer's queue pair repeats. UC repeats nothing, an XRC target sends nothing.
+        let repeats = |count| match transport {
+            Transport::Rc | Transport::Rd => count,
+            Transport::Uc | Transport::Xrc => RetryCount::truncate(0),
+        };
+        Req {
+            local_comm_id: local_id,
+            vendor_id: VendorId::truncate(0),
+            service_id: connect.service_id,
+            local_ca_guid: ca.node_guid,
+            local_qkey: rd.map_or(QKey(0), |rd| rd.qkey),
+            local_qpn: connect.qpn,
+            responder_resources: self.responder_resources,
+            local_eecn: rd.map_or(Eecn::default(), |rd| rd.eecn),
+            initiator_depth: self.initiator_depth,
+            remote_eecn: connect.rdc.unwrap_or_default(),
+            remote_cm_response_timeout: connect.response_timeout,
+            transport: transport.service(),
+            end_to_end_flow_control: connect.end_to_end_flow_control,
+            starting_psn: rq_psn,
+            local_cm_response_timeout: connect.local_response_timeout,
+            retry_count: repeats(self.retry_count),
+            pkey: connect.path.record.pkey,
+            path_mtu: connect.path.record.mtu,
+            rdc_exists: connect.rdc.is_some(),
+            rnr_retry_count: repeats(self.rnr_retry_count),
+            max_cm_retries: self.max_cm_retries,
+            srq: connect.srq,
+            primary: self.block,
+            alternate: self.alternate.as_ref().map_or(PathBlock::NONE, |alternate| alternate.block),
+            sap_supported: false,
+            private_data: connect.private_data,
+        }
+    }
+
     /// RESET to INIT of the queue pair.
     pub(in super::super) fn init(&self) -> Init {
         Attrs::init(self.primary.av.port, self.primary.pkey_index, self.responder_resources > 0)
@@ -154,11 +192,6 @@ impl Connection {
         if transport == Transport::Uc {
             terms = terms.unreliable();
         }
-        // What the peer's queue pair repeats. UC repeats nothing, an XRC target sends nothing.
-        let repeats = |count| match transport {
-            Transport::Rc | Transport::Rd => count,
-            Transport::Uc | Transport::Xrc => RetryCount::truncate(0),
-        };
         let mut connection = Self {
             handle,
             role: Role::Active,
@@ -193,34 +226,7 @@ impl Connection {
             listener: None,
             extras: None,
         };
-        let req = Req {
-            local_comm_id: local_id,
-            vendor_id: VendorId::truncate(0),
-            service_id: connect.service_id,
-            local_ca_guid: core.ca.node_guid,
-            local_qkey: rd.map_or(QKey(0), |rd| rd.qkey),
-            local_qpn: connect.qpn,
-            responder_resources: plan.responder_resources,
-            local_eecn: rd.map_or(Eecn::default(), |rd| rd.eecn),
-            initiator_depth: plan.initiator_depth,
-            remote_eecn: connect.rdc.unwrap_or_default(),
-            remote_cm_response_timeout: connect.response_timeout,
-            transport: transport.service(),
-            end_to_end_flow_control: connect.end_to_end_flow_control,
-            starting_psn: rq_psn,
-            local_cm_response_timeout: connect.local_response_timeout,
-            retry_count: repeats(plan.retry_count),
-            pkey: connect.path.record.pkey,
-            path_mtu: connect.path.record.mtu,
-            rdc_exists: connect.rdc.is_some(),
-            rnr_retry_count: repeats(plan.rnr_retry_count),
-            max_cm_retries: plan.max_cm_retries,
-            srq: connect.srq,
-            primary: plan.block,
-            alternate: plan.alternate.as_ref().map_or(PathBlock::NONE, |alternate| alternate.block),
-            sap_supported: false,
-            private_data: connect.private_data,
-        };
+        let req = plan.req(&core.ca, connect, local_id, rq_psn);
         if let Some(alternate) = &plan.alternate {
             connection.propose(core, alternate);
         }

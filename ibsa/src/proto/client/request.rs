@@ -144,6 +144,7 @@ impl Answer {
 
 /// What a request took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Effort {
     /// How often it was sent.
     pub sent: u32,

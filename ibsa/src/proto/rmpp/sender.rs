@@ -135,27 +135,27 @@ impl Sender {
     pub fn handle(&mut self, now: Instant, answer: &SaHeader) -> Sent {
         let rmpp = &answer.rmpp;
         if rmpp.version != RmppHeader::VERSION {
-            return self.fail(answer, RmppStatus::UNSUPPORTED_VERSION);
+            return fail(answer, RmppStatus::UNSUPPORTED_VERSION);
         }
         match rmpp.kind {
-            RmppType::ACK if rmpp.status != RmppStatus::OK => self.fail(answer, RmppStatus::ILLEGAL_STATUS),
+            RmppType::ACK if rmpp.status != RmppStatus::OK => fail(answer, RmppStatus::ILLEGAL_STATUS),
             RmppType::ACK => self.acknowledge(now, answer),
             RmppType::STOP if rmpp.status == RmppStatus::RESOURCES_EXHAUSTED => {
                 Sent::Failed(RmppError::Stopped, None)
             }
             RmppType::ABORT if ends(rmpp.status) => Sent::Failed(RmppError::Aborted(rmpp.status), None),
-            RmppType::STOP | RmppType::ABORT => self.fail(answer, RmppStatus::ILLEGAL_STATUS),
-            _ => self.fail(answer, RmppStatus::BAD_TYPE),
+            RmppType::STOP | RmppType::ABORT => fail(answer, RmppStatus::ILLEGAL_STATUS),
+            _ => fail(answer, RmppStatus::BAD_TYPE),
         }
     }
 
     fn acknowledge(&mut self, now: Instant, answer: &SaHeader) -> Sent {
         let (segment, window_end) = (answer.rmpp.segment, answer.rmpp.length_or_window);
         if window_end < segment {
-            return self.fail(answer, RmppStatus::WINDOW_TOO_SMALL);
+            return fail(answer, RmppStatus::WINDOW_TOO_SMALL);
         }
         if segment > self.sent {
-            return self.fail(answer, RmppStatus::SEGMENT_TOO_BIG);
+            return fail(answer, RmppStatus::SEGMENT_TOO_BIG);
         }
         if segment < self.acknowledged || window_end < self.window_end {
             return Sent::Going; // an old one
@@ -171,10 +171,6 @@ impl Sender {
             true => Sent::Done,
             false => Sent::Going,
         }
-    }
-
-    fn fail(&self, about: &SaHeader, status: RmppStatus) -> Sent {
-        Sent::Failed(RmppError::Broken(status), Some(abort(about, status)))
     }
 
     /// An ABORT in the direction of the data.
@@ -217,4 +213,9 @@ impl Sender {
         };
         whole(&header, part)
     }
+}
+
+/// The peer has broken a rule and is told.
+fn fail(about: &SaHeader, status: RmppStatus) -> Sent {
+    Sent::Failed(RmppError::Broken(status), Some(abort(about, status)))
 }

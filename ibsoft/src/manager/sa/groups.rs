@@ -207,7 +207,7 @@ impl Sa {
             Some(group) => (group.common.clone(), false),
             None => (self.new_group(request, &wanted, port)?, true),
         };
-        self.check_join(request, &wanted, &group, port)?;
+        Self::check_join(request, &wanted, &group, port)?;
         if is_new {
             let full = self.groups.by_mgid.len() >= self.config.limits.groups;
             let Some(mlid) = self.groups.free_mlid().filter(|_| !full) else {
@@ -304,7 +304,6 @@ impl Sa {
 
     /// Compares what a join names with the group and the port (spec/sa.md 5.2). Nothing is changed before this is done.
     fn check_join(
-        &self,
         request: &Request<'_>,
         wanted: &McMemberRecord,
         group: &McMemberRecord,

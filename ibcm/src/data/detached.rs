@@ -1,4 +1,4 @@
-//! Completions that nobody waits for.
+//! Completions of operations that are detached: their futures were dropped.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use crate::shared::{Hungry, Shared};
 
 /// Makes the driver look at a connection's completions, as long as there are operations whose futures were dropped:
 /// their buffers have to come home, and their failures to be noticed, whoever polls or does not.
-pub(super) struct Tender {
+pub(super) struct DetachedWatch {
     asking: Arc<Asking>,
     /// Among the tasks that a completion wakes.
     _ticket: Ticket,
@@ -23,7 +23,7 @@ struct Asking {
     asked: AtomicBool,
 }
 
-impl Tender {
+impl DetachedWatch {
     pub(super) fn new(shared: &Arc<Shared>, conn: ConnHandle, parked: &Arc<Parked>) -> Self {
         let asking = Arc::new(Asking { shared: Arc::downgrade(shared), conn, asked: AtomicBool::new(false) });
         let mut ticket = Ticket::new(parked);
@@ -51,8 +51,8 @@ impl Wake for Asking {
     }
 }
 
-impl fmt::Debug for Tender {
+impl fmt::Debug for DetachedWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tender").field("conn", &self.asking.conn).finish_non_exhaustive()
+        f.debug_struct("DetachedWatch").field("conn", &self.asking.conn).finish_non_exhaustive()
     }
 }
