@@ -6,12 +6,9 @@ use ibwire::{Lid, PKey};
 
 use super::request::RedirectFault;
 
-/// Whether a MAD comes from where the request went.
+/// Whether a MAD comes from where the request went: the SA always has a LID.
 pub(super) fn is_from(from: &MadSource, to: &MadAddr) -> bool {
-    match to.av.dlid {
-        Lid::NONE => from.grh.map(|grh| grh.dgid) == to.av.grh.map(|grh| grh.dgid),
-        lid => from.slid == lid,
-    }
+    from.slid == to.av.dlid
 }
 
 /// The address that a redirection names (spec/sa.md 7.3).
