@@ -362,13 +362,13 @@ async fn copies_wait_for_their_buffers_in_line() -> Result {
         // As many as there are buffers, and they all are under way.
         let mut under_way = Vec::new();
         for _ in 0..64 {
-            under_way.push(client.send_copy(b"under way").post().await?);
+            under_way.push(client.send_copy(&[1; 1000]).post().await?);
         }
-        let mut first = Box::pin(client.send_copy(b"first"));
+        let mut first = Box::pin(client.send_copy(&[2; 1000]));
         assert!(futures::poll!(first.as_mut()).is_pending());
         tokio::time::sleep(Duration::from_secs(1)).await;
         // All have come home, and the first has not been polled since.
-        let mut others: Vec<_> = (0..64).map(|_| Box::pin(client.send_copy(b"others"))).collect();
+        let mut others: Vec<_> = (0..64).map(|_| Box::pin(client.send_copy(&[3; 1000]))).collect();
         for other in &mut others {
             assert!(futures::poll!(other.as_mut()).is_pending());
         }
@@ -385,7 +385,7 @@ async fn copies_wait_for_their_buffers_in_line() -> Result {
         Ok(received)
     };
     let ((), received) = tokio::try_join!(sending, receiving)?;
-    assert_eq!((received.len(), &received[64][..]), (129, &b"first"[..]));
+    assert_eq!((received.len(), &received[64][..]), (129, &[2; 1000][..]));
     drop((client, server));
     net.quiet().await
 }

@@ -243,7 +243,7 @@ async fn closing_an_hca() -> Result {
     net.quiet().await
 }
 
-/// Messages of a dropped connection that nobody has read are lost, and counted.
+/// Messages that nobody has read when their connection is dropped are lost, and counted.
 #[tokio::test(start_paused = true)]
 async fn messages_that_nobody_has_read_are_counted() -> Result {
     let net = Net::new(9).await?;
@@ -257,5 +257,38 @@ async fn messages_that_nobody_has_read_are_counted() -> Result {
     drop(client);
     net.net.quiet().await?;
     assert_eq!(net.server.stats().get("messages_unread"), Some(3));
+    Ok(())
+}
+
+/// So are those that came before there was a connection: the peer may send once it has the REP, and the accepting future is
+/// dropped then.
+#[tokio::test(start_paused = true)]
+async fn messages_for_a_dropped_accept_are_counted() -> Result {
+    let (mut came, moment) = (0, Duration::from_millis(1));
+    for polls in 0..6 {
+        let net = Net::new(polls).await?;
+        let listener = net.listen().await?;
+        let path = net.client.path_to(net.server.gid()).service_id(SID).await?;
+        let connecting = tokio::spawn(async move {
+            let conn = Connection::connect(path).await?;
+            conn.send_copy(b"early").await?;
+            Ok::<_, ibcm::Error>(conn)
+        });
+        let mut accepting = Box::pin(listener.accept().await?.accept());
+        for _ in 0..polls {
+            let accepted = futures::poll!(accepting.as_mut());
+            tokio::time::sleep(moment).await;
+            if accepted.is_ready() {
+                break;
+            }
+        }
+        drop((accepting, listener));
+        drop(connecting.await?);
+        net.net.quiet().await?;
+        let stats = net.server.stats();
+        assert_eq!(stats.get("messages_unread"), stats.get("messages_received"), "{polls} polls");
+        came += stats.get("messages_received").unwrap_or(0);
+    }
+    assert!(came > 0, "the peer never sent in time");
     Ok(())
 }

@@ -133,6 +133,8 @@ fn a_bulk_answer_begins_with_its_tables() {
     assert_eq!(SaResponse::parse(&bytes).unwrap(), (response, &b"bulk"[..]));
     assert!(matches!(SaResponse::parse(&bytes[..19]), Err(DecodeError::Truncated { need: 20, .. })));
     assert!(SaResponse::parse(&[0, 0, 0, 7, 0, 0, 0, 0]).is_err());
+    let in_part = [&[0, 0, 0, 13][..], &[0; 16]].concat();
+    assert!(matches!(SaResponse::parse(&in_part), Err(DecodeError::Invalid { value: 13, .. })));
     assert!(SaResponse::parse(&[0xff; 40]).is_err());
     assert!(SaResponse::parse(&[]).is_err());
 }

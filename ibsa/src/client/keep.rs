@@ -348,3 +348,22 @@ async fn first<A: Future, B: Future>(one: A, other: B) -> Result<A::Output, B::O
     })
     .await
 }
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+
+    use super::*;
+
+    #[test]
+    fn rests_grow_to_sixteen_seconds() {
+        let (mut backoff, mut rng) = (Backoff::default(), ChaCha8Rng::from_seed([1; 32]));
+        for _ in 0..2 {
+            for seconds in [1, 2, 4, 8, 16, 16, 16] {
+                let (rest, about) = (backoff.next(&mut rng), Duration::from_secs(seconds));
+                assert!((about * 3 / 4..about * 5 / 4).contains(&rest), "{rest:?} is not about {about:?}");
+            }
+            backoff.reset();
+        }
+    }
+}

@@ -154,12 +154,21 @@ impl Fake {
 
     /// The SA at this LID reports a trap about a GID.
     pub(crate) fn report(&self, from: Lid, trap: u16, gid: Gid) {
+        self.notice(from, 0x83, trap, gid);
+    }
+
+    /// It reports what a device of a vendor says, with the device's number where the trap's would be.
+    pub(crate) fn report_of_vendor(&self, from: Lid, device: u16) {
+        self.notice(from, 0x03, device, HERE);
+    }
+
+    fn notice(&self, from: Lid, kind: u8, trap: u16, gid: Gid) {
         self.with(|w| {
             w.next_report += 1;
             let tid = TransactionId(w.next_report);
             let header = MadHeader::new(MgmtClass::SA, 2, Method::REPORT, AttributeId::NOTICE, tid);
             let mut data = [0; 80];
-            data[..4].copy_from_slice(&[0x83, 0, 0, 4]);
+            data[..4].copy_from_slice(&[kind, 0, 0, 4]);
             data[4..6].copy_from_slice(&trap.to_be_bytes());
             data[16..32].copy_from_slice(&gid.0);
             w.deliver(from, &SaHeader::new(header), &data);

@@ -56,6 +56,17 @@ async fn reports_of_strangers_are_dropped_and_counted() {
     assert_eq!(fake.with(|w| w.acknowledged), 1);
 }
 
+/// What a vendor's device is numbered is no trap.
+#[tokio::test(start_paused = true)]
+async fn notices_of_vendors_are_for_nobody() {
+    let fake = Fake::new();
+    let client = fake.client();
+    let mut notices = client.subscribe([Trap::GID_OUT]).await.unwrap();
+    fake.report_of_vendor(SM, 65);
+    settle().await;
+    assert_eq!((now(&mut notices), fake.with(|w| w.acknowledged)), (None, 1));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_slow_reader_hears_how_much_it_missed() {
     let fake = Fake::new();
@@ -87,6 +98,37 @@ async fn subscriptions_are_made_again_at_a_new_sm() {
     client.device_event(DeviceEvent::GidChange(1));
     pass(10 * SECOND).await;
     assert_eq!((fake.with(|w| w.log.len()), now(&mut notices)), (sent, None));
+}
+
+/// Two changes before the subscriptions were made again are one.
+#[tokio::test(start_paused = true)]
+async fn subscriptions_are_made_again_once() {
+    let fake = Fake::new();
+    let client = fake.client();
+    let mut notices = client.subscribe([Trap::GID_OUT]).await.unwrap();
+    client.device_event(DeviceEvent::SmChange(1));
+    settle().await;
+    client.device_event(DeviceEvent::ClientReregister(1));
+    pass(10 * SECOND).await;
+    assert_eq!((now(&mut notices), now(&mut notices)), (Some(Notice::Resubscribed), None));
+    assert_eq!(fake.count(Method::SET, InformInfo::ATTRIBUTE), 2);
+}
+
+/// Who subscribes while the end of a subscription is under way has one, though the SA hears of the end last.
+#[tokio::test(start_paused = true)]
+async fn a_subscription_that_its_predecessors_end_overtakes() {
+    let fake = Fake::new();
+    let client = fake.client();
+    drop(client.subscribe([Trap::GID_OUT]).await.unwrap());
+    fake.with(|w| w.mood = Mood::Silent);
+    settle().await;
+    fake.with(|w| w.mood = Mood::Prompt);
+    let _notices = client.subscribe([Trap::GID_OUT]).await.unwrap();
+    pass(20 * SECOND).await;
+    assert_eq!(subscriptions(&fake), [65]);
+    let last = fake.with(|w| w.log.iter().rev().take(2).map(|seen| seen.data.clone()).collect::<Vec<_>>());
+    let subscribes = |data: &Vec<u8>| InformInfo::parse(data).unwrap().subscribe;
+    assert_eq!(last.iter().map(subscribes).collect::<Vec<_>>(), [1, 0], "the end came, and was made good");
 }
 
 #[tokio::test(start_paused = true)]

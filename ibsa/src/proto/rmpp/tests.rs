@@ -284,6 +284,31 @@ fn sa_t49_what_was_not_sent_cannot_be_acknowledged() {
     assert_eq!(parts(&mad).0.rmpp.status, RmppStatus::SEGMENT_TOO_BIG);
 }
 
+/// Another version of RMPP is refused in the other direction, too.
+#[test]
+fn an_acknowledgement_of_another_version_ends_the_transfer() {
+    let (now, mut sender) = (Instant::now(), sender(2000));
+    sender.poll_transmit(now);
+    let mut other = ack(1, 9);
+    other.rmpp.version = 2;
+    let Sent::Failed(RmppError::Broken(RmppStatus::UNSUPPORTED_VERSION), Some(mad)) =
+        sender.handle(now, &other)
+    else {
+        panic!()
+    };
+    assert_eq!(parts(&mad).0.rmpp.status, RmppStatus::UNSUPPORTED_VERSION);
+}
+
+/// Not at once, whatever it is told.
+#[test]
+fn a_sender_waits_before_it_repeats() {
+    let now = Instant::now();
+    let config = RmppConfig { resend: Duration::ZERO, ..RmppConfig::default() };
+    let mut sender = Sender::new(answer(), message(600), &config).unwrap();
+    sender.poll_transmit(now);
+    assert_eq!(sender.poll_timeout(), Some(now + RmppConfig::SHORTEST_RESEND));
+}
+
 /// Each position has all the retries, and what was sent already is not sent again for an ACK.
 #[test]
 fn progress_renews_the_retries_and_repeats_nothing() {

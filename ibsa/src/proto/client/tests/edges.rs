@@ -27,6 +27,7 @@ fn a_redirection_to_a_gid_has_its_route() {
         pkey: PKey::DEFAULT,
         flow_label: FlowLabel::truncate(0x12345),
         traffic_class: 7,
+        sl: ServiceLevel::truncate(3),
         qpn: Qpn::GSI,
         qkey: QKey::GSI,
         ..Redirect::default()
@@ -35,7 +36,7 @@ fn a_redirection_to_a_gid_has_its_route() {
     client.handle(now, &source(SA), &answer(&header, MadStatus::REDIRECT, &info));
     let (_, out) = sent(&mut client).unwrap();
     let grh = out.to.av.grh.unwrap();
-    assert_eq!((out.to.av.dlid, grh.dgid), (SA, gid));
+    assert_eq!((out.to.av.dlid, grh.dgid, out.to.av.sl.get()), (SA, gid, 3));
     assert_eq!((grh.flow_label.get(), grh.traffic_class, grh.hop_limit), (0x12345, 7, 0xff));
 }
 
