@@ -281,3 +281,85 @@ pub(crate) async fn headers_of_the_caller(net: Net) -> Outcome {
     assert_eq!(peer.recv()?.0, b"good");
     Ok(())
 }
+
+/// A packet of ours as it goes over the link: header and payload.
+fn on_the_link(wire: &mut Peer) -> Result<Vec<u8>, libtest_mimic::Failed> {
+    loop {
+        // IPv6 has traffic of its own.
+        let frame = wire.recv()?.0;
+        if frame[14 + 6] == NEXT.0 {
+            return Ok(frame[14..].to_vec());
+        }
+    }
+}
+
+/// What the socket is bound with stands in what it sends, and what comes with a wrong checksum is dropped.
+pub(crate) async fn hops_and_checksums(net: Net) -> Outcome {
+    let mut wire = Peer::start(&net, There, "ether", 0x86dd)?;
+    let socket = RawIpv6Socket::bind(&link(&net, Here)?, [NEXT]).hop_limit(7).multicast_hops(9);
+    let socket = socket.checksum_at(2).await?;
+    for (dest, hops) in [(There.address(), 7), (ALL_NODES, 9)] {
+        socket.send_to(&[1, 2, 0, 0, 5], &to(dest, NEXT)).await?;
+        let packet = on_the_link(&mut wire)?;
+        assert_eq!(packet[7], hops);
+        let mut summed = packet[8..].to_vec(); // addresses and payload
+        summed.extend([0, 5, 0, 0, 0, NEXT.0]); // at odd bytes: the payload has five
+        summed.insert(summed.len() - 6, 0);
+        let sum: u32 = summed.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
+        assert_eq!((sum >> 16) + (sum & 0xffff), 0xffff, "{packet:?}");
+    }
+    let mut peer = Peer::start(&net, There, "ipv6", NEXT.0.into())?;
+    peer.send_to(&[1, 2, 0, 0, 5], Here.address())?;
+    let own = RawIpv6Socket::bind(&link(&net, There)?, [NEXT]).checksum_at(2).await?;
+    own.send_to(&[1, 2, 0, 0, 6], &to(Here.address(), NEXT)).await?;
+    assert_eq!(socket.recv().await?.data[4], 6);
+    Ok(())
+}
+
+/// While another interface of the machine is busy with the same next header, no packet of it comes, not even from the time
+/// before the socket was bound to its own.
+pub(crate) async fn no_packet_of_another_link(net: Net) -> Outcome {
+    /// More than there is time for: the flood ends with its sender.
+    const MANY: u32 = 100_000_000;
+    net.ip(Here, "link add other0 type veth peer name other1\nlink set other0 up\nlink set other1 up")?;
+    let mut other = Peer::start_on(&net, Here, "other0", "ether", 0x86dd)?;
+    let mut peer = Peer::start(&net, There, "ipv6", NEXT.0.into())?;
+    let header = Ipv6Header {
+        traffic_class: 0,
+        flow_label: FlowLabel::default(),
+        payload_len: 60,
+        next_header: NEXT,
+        hop_limit: 1,
+        src: "fe80::9".parse()?,
+        dst: ALL_NODES.parse()?,
+    };
+    let head = frame([0x33, 0x33, 0, 0, 0, 1], Here, 0x86dd, &header.to_bytes());
+    other.tell(&format!("flood {} {MANY} 60", crate::peer::hex(&head)))?;
+    for round in 0..50_u32 {
+        let socket = RawIpv6Socket::bind(&link(&net, Here)?, [NEXT]).hear_port().await?;
+        peer.send_to(&round.to_be_bytes(), Here.address())?;
+        let first = socket.recv().await?;
+        assert_eq!(&first.data[..], round.to_be_bytes(), "{:?}", first.meta);
+    }
+    Ok(())
+}
+
+/// More than there is room for: what was received and what was dropped are all, and the next packet tells of the gap.
+pub(crate) async fn every_lost_packet_is_counted(net: Net) -> Outcome {
+    let mut peer = Peer::start(&net, There, "ipv6", NEXT.0.into())?;
+    let socket = RawIpv6Socket::bind(&link(&net, Here)?, [NEXT]).recv_buffer(2304).await?;
+    for _ in 0..50 {
+        peer.send_to(&[7; 60], Here.address())?;
+    }
+    let mut taken = 0;
+    while taken + socket.stats().rx_dropped < 50 {
+        assert_eq!(socket.recv().await?.meta.drops_before, 0);
+        taken += 1;
+    }
+    peer.send_to(b"one more", Here.address())?;
+    let last = socket.recv().await?;
+    let stats = socket.stats();
+    assert_eq!((&last.data[..], u64::from(last.meta.drops_before)), (&b"one more"[..], stats.rx_dropped));
+    assert!(stats.rx_dropped > 0 && stats.rx_packets + stats.rx_dropped == 51, "{stats:?}");
+    Ok(())
+}

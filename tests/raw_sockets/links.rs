@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use ibraw::{EtherDest, Link, NextHeader, RawError, RawIpv6Socket};
+use ibraw::{EtherDest, Ipv6Dest, Link, NextHeader, RawError, RawIpv6Socket};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use crate::case::{Outcome, Place};
@@ -19,6 +19,8 @@ fn set(net: &Net, side: Side, state: &str) -> Outcome {
 pub(crate) async fn down_and_up(net: Place) -> Outcome {
     let mut peer = Peer::start(&net, There, "ether", TYPE.0)?;
     let socket = ether(&net, Here).await?;
+    let six = RawIpv6Socket::bind(&link(&net, Here)?, [NextHeader::EXPERIMENT_1]).await?;
+    let to = Ipv6Dest { addr: There.address().parse()?, next_header: NextHeader::EXPERIMENT_1 };
     let waiting = tokio::spawn({
         let socket = socket.clone();
         async move {
@@ -36,6 +38,8 @@ pub(crate) async fn down_and_up(net: Place) -> Outcome {
     for _ in 0..2 {
         let refused = socket.send_to(b"x", &EtherDest::station(There.mac(), TYPE)).await;
         assert!(matches!(&refused, Err(error @ RawError::LinkDown) if error.is_transient()), "{refused:?}");
+        let refused = six.send_to(b"x", &to).await;
+        assert!(matches!(refused, Err(RawError::LinkDown)), "{refused:?}");
     }
     set(&net, Here, "up")?;
     net.carries()?;
@@ -58,8 +62,14 @@ pub(crate) async fn removed(net: Place) -> Outcome {
         let socket = socket.clone();
         async move { socket.stream().collect::<Vec<_>>().await }
     });
+    // Whoever else waits hears of the end, too.
+    let others = [(); 3].map(|()| tokio::spawn(socket.stream().collect::<Vec<_>>()));
     tokio::task::yield_now().await;
     net.ip(Here, &format!("link del {}", Here.interface()))?;
+    for other in others {
+        let items = tokio::time::timeout(Duration::from_secs(10), other).await??;
+        assert!(matches!(items.last(), Some(Err(RawError::LinkGone))), "{items:?}");
+    }
     let items = tokio::time::timeout(Duration::from_secs(10), waiting).await??;
     // Going away is going down first.
     let errors: Vec<_> = items.iter().filter_map(|item| item.as_ref().err()).collect();
@@ -70,7 +80,7 @@ pub(crate) async fn removed(net: Place) -> Outcome {
     let sent = socket.send_to(b"x", &EtherDest::station(There.mac(), TYPE)).await;
     assert!(matches!(sent, Err(RawError::LinkGone)), "{sent:?}");
     assert!(matches!(socket.recv().await, Err(RawError::LinkGone)));
-    let to = ibraw::Ipv6Dest { addr: There.address().parse()?, next_header: NextHeader::EXPERIMENT_1 };
+    let to = Ipv6Dest { addr: There.address().parse()?, next_header: NextHeader::EXPERIMENT_1 };
     let sent = six.send_to(b"x", &to).await;
     assert!(matches!(sent, Err(RawError::LinkGone)), "{sent:?}");
     let opened = Link::open(Here.interface());
