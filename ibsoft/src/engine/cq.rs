@@ -1,10 +1,9 @@
 //! Completion queues.
 
-use std::collections::VecDeque;
-
 use ibdev::{Buf, Completion, DeviceError};
 use ibwire::Qpn;
 
+use super::completions::{Completions, Room};
 use super::limit::at_most;
 use super::receives::SrqId;
 
@@ -39,21 +38,20 @@ pub(super) struct Cq {
     is_raw: bool,
     /// It has overflowed: nothing completes here any more.
     failed: bool,
-    /// Completions with the slots of their QPs.
-    queue: VecDeque<(u32, Completion)>,
+    queue: Completions,
 }
 
 /// Memory of completion queues that need none any more: connections come and go.
 #[derive(Debug, Default)]
-pub(super) struct Spares(Vec<VecDeque<(u32, Completion)>>);
+pub(super) struct Spares(Vec<Room>);
 
 impl Spares {
     const MOST: usize = 256;
     const LONGEST: usize = 64;
 
-    fn keep(&mut self, queue: VecDeque<(u32, Completion)>) {
-        if queue.capacity() <= Self::LONGEST && self.0.len() < Self::MOST {
-            self.0.push(queue);
+    fn keep(&mut self, room: Room) {
+        if room.capacity() <= Self::LONGEST && self.0.len() < Self::MOST {
+            self.0.push(room);
         }
     }
 }
@@ -69,16 +67,16 @@ impl Cq {
             flushed: false,
             is_raw: false,
             failed: false,
-            queue: spares.0.pop().unwrap_or_default(),
+            queue: Completions::new(spares.0.pop().unwrap_or_default()),
         }
     }
 
     /// Leaves the memory of a queue whose QP was flushed to others once it is empty: a connection in TimeWait has
     /// nothing to complete any more.
     pub(super) fn retire(&mut self, spares: &mut Spares) {
-        if self.flushed && self.queue.is_empty() {
+        if self.flushed && self.queue.len() == 0 {
             self.flushed = false;
-            spares.keep(std::mem::take(&mut self.queue));
+            spares.keep(std::mem::take(&mut self.queue).into_room());
         }
     }
 
@@ -153,28 +151,16 @@ impl Cq {
 
     /// Adds a completion and returns whether the queue was empty.
     pub(super) fn push(&mut self, slot: u32, completion: Completion) -> bool {
-        self.queue.push_back((slot, completion));
+        self.queue.push(slot, completion);
         self.queue.len() == 1
     }
 
     pub(super) fn pop(&mut self) -> Option<(u32, Completion)> {
-        self.queue.pop_front()
+        self.queue.pop()
     }
 
     /// Takes out the completions of one QP, and returns how many of them were receives.
     pub(super) fn purge(&mut self, qpn: Qpn, into: &mut Vec<Buf>) -> u32 {
-        if !self.queue.iter().any(|(_, completion)| completion.qpn == qpn) {
-            return 0;
-        }
-        let mut receives = 0;
-        for (slot, completion) in std::mem::take(&mut self.queue) {
-            if completion.qpn == qpn {
-                receives += u32::from(completion.op.is_recv());
-                into.extend(completion.sg);
-            } else {
-                self.queue.push_back((slot, completion));
-            }
-        }
-        receives
+        self.queue.purge(qpn, into)
     }
 }

@@ -31,6 +31,7 @@
 //! ```
 
 mod arrival;
+mod completions;
 mod config;
 mod counters;
 mod cq;
