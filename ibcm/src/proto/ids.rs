@@ -272,6 +272,18 @@ mod tests {
         assert!(ids.by_remote.is_empty());
     }
 
+    /// However many connections share an EE context.
+    #[test]
+    fn connections_of_one_ee_context_have_keys_of_their_own() {
+        let ids = Ids::new(Keyed::new(&mut ChaCha8Rng::from_seed([1; 32])));
+        let names = (0..1000).map(|n| {
+            let source = Source::Lid(Lid(1));
+            ids.names(Transport::Rd, source, Guid(7), CommId(n), Qpn::truncate(5)).keys
+        });
+        let keys: std::collections::BTreeSet<_> = names.flat_map(|keys| [keys.id.0, keys.qpn.0]).collect();
+        assert!(keys.len() >= 1998, "{}", keys.len());
+    }
+
     #[test]
     fn each_part_of_a_name_counts() {
         let ids = Ids::new(Keyed::new(&mut ChaCha8Rng::from_seed([1; 32])));

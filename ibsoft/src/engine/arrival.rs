@@ -53,7 +53,7 @@ impl<'a> Ingress<'a> {
     pub(super) fn middles(&self, most: u32) -> Middles<'a> {
         let first = self.packet.bth();
         let mut found = Middles { behind: self.behind, len: self.len, ..Middles::NONE };
-        if !first.opcode.is_middle() || first.pad != 0 {
+        if !first.opcode.is_middle() {
             return found;
         }
         let Behind { bytes, stride } = self.behind;
@@ -76,7 +76,7 @@ impl<'a> Ingress<'a> {
         self.packet.bth().psn.offset(1)
     }
 
-    /// How long the payload is of packets from the middle of a message.
+    /// How long the payload is of packets from the middle of a message, which have no padding.
     pub(super) fn middle_len(&self) -> usize {
         self.len - Bth::LEN
     }

@@ -131,7 +131,7 @@ mod tests {
 
     fn completion(qpn: u32, id: u64) -> Completion {
         let (op, qpn) =
-            (if id % 3 == 0 { CompletionOp::Send } else { CompletionOp::Recv }, Qpn::truncate(qpn));
+            (if id.is_multiple_of(3) { CompletionOp::Send } else { CompletionOp::Recv }, Qpn::truncate(qpn));
         let sg = [Buf::unregistered(4)].into();
         Completion { id, qpn, status: Status::SUCCESS, op, len: 0, imm: None, sg, from: None, raw: None }
     }
@@ -179,7 +179,7 @@ mod tests {
                         let (own, others): (VecDeque<_>, _) = model.into_iter().partition(|(of, _)| *of == qpn);
                         model = others;
                         prop_assert_eq!(bufs.len(), own.len());
-                        prop_assert_eq!(receives as usize, own.iter().filter(|(_, id)| id % 3 != 0).count());
+                        prop_assert_eq!(receives as usize, own.iter().filter(|(_, id)| !id.is_multiple_of(3)).count());
                     }
                 }
                 prop_assert_eq!(queue.len(), model.len());
