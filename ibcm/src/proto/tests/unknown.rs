@@ -7,7 +7,7 @@ use ibwire::{CommId, PrivateData, Qpn, RejReason, TimeCode};
 
 use super::pair::*;
 use crate::proto::message::{Attribute as Id, Drep, Dreq, Message, MessageId, Mra, Rtu};
-use crate::proto::{Config, Stats};
+use crate::proto::{Config, State, Stats};
 
 const LOCAL: CommId = CommId(0x1111);
 const REMOTE: CommId = CommId(0x2222);
@@ -57,6 +57,21 @@ fn dreq_is_answered() {
     assert_eq!((drep.local_comm_id, drep.remote_comm_id), (REMOTE, LOCAL));
     assert_eq!(drep.private_data, PrivateData::EMPTY);
     assert_eq!((answer.header.tid, answer.to), (asked.header.tid, Some(A)));
+}
+
+/// 0 is an ID of peers, too, but not that of one who is not known yet.
+#[test]
+fn a_connection_without_its_peer_is_not_found_by_an_id_of_zero() {
+    let mut net = Net::pair();
+    let a = net.connect();
+    let req = net.take_only(Id::REQ);
+    let dreq = Dreq { local_comm_id: CommId::NONE, remote_comm_id: req.req().local_comm_id, ..dreq() };
+    let mut flight = req.with(dreq).as_from(&net, P);
+    flight.to = Some(A);
+    net.deliver(&flight);
+    assert_eq!(net.ep(A).stats().dropped_state, 0);
+    net.take_only(Id::DREP);
+    net.assert_state(A, a, State::ReqSent);
 }
 
 #[test]

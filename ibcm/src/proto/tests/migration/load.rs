@@ -20,7 +20,7 @@ fn lap_and_apr_load_a_path() {
         let apr = net.pass(Id::APR);
         assert_eq!((apr.apr().status, apr.tid), (ApStatus::LOADED, lap.tid));
         let Event::AlternateLoaded { path, .. } = net.event(A) else { panic!() };
-        assert_eq!(path.av.port, 2);
+        assert_eq!((path.av.port, path.timeout), (2, timeout_of_a()));
         assert_eq!(net.hosts[P].accept_path(net.now, pair.p, PrivateData::EMPTY), Err(PathError::NotAsked));
         assert_eq!(net.refused(pair.a, 3), PathError::Loaded);
         net.established_still(pair);
@@ -198,6 +198,59 @@ fn cm_t73_an_apr_of_an_earlier_lap() {
     net.deliver(&first.with(Apr { status: ApStatus::LOADED, ..first.apr() }, TransactionId(5)));
     let Event::AlternateLoaded { path, .. } = net.event(A) else { panic!() };
     assert_eq!(path.av.port, 3);
+}
+
+/// A LAP and its APR go by the primary path, however fast the other one is.
+#[test]
+fn a_lap_waits_for_the_slower_of_both_paths() {
+    let mut net = Net::new();
+    let pair = net.established(None);
+    let mut path = net.path(2);
+    path.record.packet_life_time = TimeCode::truncate(LIFE_TIME - 4).into();
+    net.hosts[A].load_path(net.now, pair.a, &LoadPath::new(path)).unwrap();
+    let lap = net.take(Id::LAP);
+    assert!(net.advance(period() - Duration::from_nanos(1)).is_empty());
+    let sent = net.advance(Duration::from_nanos(1));
+    assert!(sent.len() == 1 && sent[0].out.mad == lap.out.mad, "{sent:?}");
+}
+
+/// What answers a LAP that has not left yet was meant for another one, or is forged.
+#[test]
+fn answers_to_a_lap_that_has_not_left() {
+    let mut net = Net::new();
+    let pair = net.established(None);
+    net.load(pair.a, 2);
+    net.pass(Id::LAP);
+    net.asked(pair.p);
+    net.hosts[P].reject_path(net.now, pair.p, ApStatus::REJECTED, &ApInfo::None, PrivateData::EMPTY).unwrap();
+    let first = net.pass(Id::APR);
+    let Event::AlternateRefused { .. } = net.event(A) else { panic!() };
+    net.load(pair.a, 3);
+    let (apr, before) = (first.apr(), net.hosts[A].stats().dropped_state);
+    let mra = Mra {
+        local_comm_id: apr.local_comm_id,
+        remote_comm_id: apr.remote_comm_id,
+        message: MessageId::LAP,
+        service_timeout: TimeCode::truncate(20),
+        private_data: PrivateData::EMPTY,
+    };
+    net.deliver(&first.with(mra, TransactionId(5)));
+    // The LAP leaves behind the first of them, and its window is shut once more.
+    net.take(Id::LAP);
+    assert_eq!(net.hosts[A].stats().dropped_state, before + 1);
+    net.no_event(A);
+    let mut net = Net::new();
+    let pair = net.established(None);
+    net.load(pair.a, 2);
+    net.pass(Id::LAP);
+    net.asked(pair.p);
+    net.hosts[P].reject_path(net.now, pair.p, ApStatus::REJECTED, &ApInfo::None, PrivateData::EMPTY).unwrap();
+    let first = net.pass(Id::APR);
+    let Event::AlternateRefused { .. } = net.event(A) else { panic!() };
+    net.load(pair.a, 3);
+    net.deliver(&first.with(Apr { status: ApStatus::LOADED, ..first.apr() }, TransactionId(5)));
+    net.take(Id::LAP);
+    net.no_event(A);
 }
 
 /// As Linux does it: nobody ever answers. The connection stays, a late answer means nothing.

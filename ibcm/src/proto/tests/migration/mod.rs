@@ -24,10 +24,16 @@ use crate::proto::message::{
 
 use crate::proto::{
     Accept, AlternateRequest, Config, ConnHandle, Connect, ConnectError, Disconnect, DisconnectCause,
-    Endpoint, Event, Listen, LoadPath, LocalCa, LocalPort, Path, PathError, State, Transport,
+    Endpoint, Event, Listen, LoadPath, LocalCa, LocalPort, Path, PathError, State, Transport, ack_timeout,
 };
 
 const LIFE_TIME: u8 = 16;
+const ACK_DELAY: [TimeCode; 2] = [TimeCode::truncate(15), TimeCode::truncate(21)];
+
+/// How long A's queue pair waits for an acknowledgement.
+fn timeout_of_a() -> TimeCode {
+    ack_timeout(TimeCode::truncate(LIFE_TIME), ACK_DELAY[P])
+}
 
 /// A MAD on its way.
 #[derive(Debug, Clone)]
@@ -82,6 +88,8 @@ impl Net {
         let host = |host: usize| {
             let mut attr = DeviceAttr::new("test", Guid(0x100 + host as u64), 3);
             attr.path_migration = migrates[host];
+            // That of P is what counts in each timeout of A.
+            attr.ack_delay = ACK_DELAY[host];
             let ports = [1, 2, 3].map(|number| port(link, host, number)).into();
             Endpoint::new(Config::default(), LocalCa::new(&attr, ports), [host as u8; 32])
         };

@@ -26,6 +26,7 @@ fn an_alternate_path_in_the_req_is_loaded_on_both_sides() {
             (ours.av.port, ours.av.dlid),
             (2, if link == LinkLayer::InfiniBand { lid(P, 2) } else { Lid::NONE })
         );
+        assert_eq!(ours.timeout, timeout_of_a());
         for (host, conn) in [(A, a), (P, p)] {
             assert_eq!(net.hosts[host].failover(conn), Some(FailoverAccepted::ACCEPTED));
         }
@@ -93,6 +94,40 @@ fn a_path_that_the_device_cannot_have_is_refused_before_anything_is_sent() {
 }
 
 /// The device cannot do it for other transports: the REQ's path is declined.
+/// A peer whose REP says that it cannot migrate is asked for no path.
+#[test]
+fn a_peer_that_cannot_migrate_is_not_asked_again() {
+    let mut net = Net::on(LinkLayer::Ethernet, [true, false]);
+    let pair = net.established(Some(2));
+    assert_eq!(net.hosts[A].failover(pair.a), Some(FailoverAccepted::UNSUPPORTED));
+    assert_eq!(net.refused(pair.a, 3), PathError::PeerUnable);
+    net.silent();
+}
+
+/// Both ask. What the side proposed that becomes the passive one is forgotten with its request.
+#[test]
+fn the_proposal_of_who_turns_passive_is_forgotten() {
+    let mut net = Net::new();
+    let mut ours = Connect::new(net.path(1), SERVICE, net.qpn());
+    ours.alternate = Some(net.path(2));
+    let a = net.hosts[A].connect_peer(net.now, ours).unwrap();
+    net.take(Id::REQ);
+    let mut back = net.path(1);
+    (back.record.sgid, back.record.dgid) = (gid(P, 1), gid(A, 1));
+    let theirs = Connect::new(back, SERVICE, net.qpn());
+    net.hosts[P].connect_peer(net.now, theirs).unwrap();
+    net.pass(Id::REQ);
+    let Event::PeerRequest { conn, .. } = net.event(A) else { panic!() };
+    assert_eq!((conn, net.hosts[A].failover(a)), (a, None));
+    let accept = Accept::new(net.hosts[A].info(a).unwrap().local_qpn);
+    assert_eq!(net.hosts[A].accept_attrs(a, &accept).unwrap().rts.alternate, None);
+    net.hosts[A].accept(net.now, a, accept).unwrap();
+    net.pass(Id::REP);
+    let Event::Reply { rep, .. } = net.event(P) else { panic!() };
+    assert_eq!(rep.failover_accepted, FailoverAccepted::ACCEPTED, "it means nothing without a proposal");
+    assert_eq!((net.hosts[A].failover(a), net.hosts[A].attrs(a).unwrap().rts.alternate), (None, None));
+}
+
 #[test]
 fn an_unreliable_connection_has_no_alternate_path() {
     let mut net = Net::new();
