@@ -83,7 +83,7 @@ pub(crate) const FLOORS: &[Floor] = &[
     Floor {
         name: "bench",
         about: "each benchmark runs once, but the one that boots the guest",
-        packages: &["gcc", "ibsim-utils", "infiniband-diags", "libibumad-dev", "opensm"],
+        packages: &["gcc", "ibsim-utils", "infiniband-diags", "iproute2", "libibumad-dev", "opensm"],
         run: bench,
     },
     Floor { name: "doc", about: "examples in the documentation", packages: &[], run: doc },
@@ -96,7 +96,7 @@ pub(crate) const FLOORS: &[Floor] = &[
     Floor { name: "tshark", about: "tshark decodes what we encode", packages: &["tshark"], run: tshark },
     Floor {
         name: "opensm",
-        about: "our SA client against OpenSM on ibsim",
+        about: "our SA client, our subnet manager and the example fabric against OpenSM on ibsim",
         packages: &["ibsim-utils", "infiniband-diags", "opensm"],
         run: opensm,
     },
@@ -283,7 +283,7 @@ fn test(context: &Context<'_>) -> Verdict {
     if let Err(reason) = context.check(&["build", "--workspace", "--examples"]) {
         return Verdict::Failed(reason);
     }
-    let own_floors = ["kernel", "opensm", "raw_links", "raw_sockets", "tshark"];
+    let own_floors = ["fabric", "kernel", "opensm", "raw_links", "raw_sockets", "tshark"];
     let mut words = vec!["test", "--workspace", "--no-fail-fast", "--lib", "--bins"];
     for name in workspace.test_targets().into_iter().filter(|name| !own_floors.contains(name)) {
         words.extend(["--test", name]);
@@ -323,7 +323,10 @@ fn tshark(context: &Context<'_>) -> Verdict {
 }
 
 fn opensm(context: &Context<'_>) -> Verdict {
-    context.cases(&["test", "--workspace", "--test", "opensm"], BUILD)
+    if let Err(reason) = context.check(&["build", "--package", "examples", "--examples"]) {
+        return Verdict::Failed(reason);
+    }
+    context.cases(&["test", "--workspace", "--test", "opensm", "--test", "fabric"], BUILD)
 }
 
 /// In CI they are not left out: the cases fail there and say why.

@@ -78,7 +78,8 @@ fn kill_tree(root: u32) {
     }
     for process in doomed {
         // The process may have ended meanwhile; then this fails, which is as good.
-        _ = Command::new("kill").args(["-KILL", &process.to_string()]).stderr(Stdio::null()).status();
+        let kill = ["-c", "kill -KILL \"$0\"", &process.to_string()];
+        _ = Command::new("sh").args(kill).stderr(Stdio::null()).status();
     }
 }
 

@@ -89,7 +89,8 @@ impl Program {
 
     /// As Ctrl-C does.
     pub fn interrupt(&self) -> Result {
-        let sent = Command::new("kill").args(["-INT", &self.running.child.id().to_string()]).status()?;
+        let kill = ["-c", "kill -INT \"$0\"", &self.running.child.id().to_string()];
+        let sent = Command::new("sh").args(kill).status()?;
         if sent.success() { Ok(()) } else { Err("no such process".into()) }
     }
 
