@@ -10,6 +10,8 @@ pub(super) struct RxCounters {
     pub drop_too_short: u64,
     pub drop_icrc: u64,
     pub drop_without_df: u64,
+    /// The device was taken away first.
+    pub drop_gone: u64,
     pub icrc_full: u64,
     pub icrc_predicted_id: u64,
     pub icrc_solved_id: u64,
@@ -33,13 +35,14 @@ impl RxCounters {
         accepted
     }
 
-    pub(super) fn named(&self) -> [(&'static str, u64); 10] {
+    pub(super) fn named(&self) -> [(&'static str, u64); 11] {
         [
             ("link_rx_datagrams", self.datagrams),
             ("link_rx_batches", self.batches),
             ("link_drop_too_short", self.drop_too_short),
             ("link_drop_icrc", self.drop_icrc),
             ("link_drop_without_df", self.drop_without_df),
+            ("link_drop_gone", self.drop_gone),
             ("link_icrc_full", self.icrc_full),
             ("link_icrc_predicted_id", self.icrc_predicted_id),
             ("link_icrc_solved_id", self.icrc_solved_id),

@@ -77,8 +77,12 @@ pub(super) async fn receive(core: Weak<Core>, io: Arc<Io>, socket: RoceSocket, l
             return;
         }
         let Some(core) = core.upgrade() else { return };
-        if !take_in(&core, &io, &socket) {
-            tokio::time::sleep(REST).await;
+        let works = take_in(&core, &io, &socket);
+        drop(core);
+        match works {
+            // A flood leaves other tasks their turn.
+            true => tokio::task::yield_now().await,
+            false => tokio::time::sleep(REST).await,
         }
     }
 }

@@ -22,11 +22,10 @@ const PATIENCE: Duration = Duration::from_millis(1);
 
 impl Receiver {
     /// Hands the batch to the engine.
-    pub(super) fn hand_in(&self, core: &Core) {
+    pub(super) fn hand_in(&mut self, core: &Core) {
         let mut rest = self.runs();
         while !rest.is_empty() {
             let (runs, packets) = portion(rest);
-            rest = &rest[runs.len()..];
             let handle = |engine: &mut Engine, now| {
                 for run in runs {
                     let place = (run.len, Icrc::LEN);
@@ -41,9 +40,12 @@ impl Receiver {
             };
             // A device that is gone takes nothing.
             if driven.is_none() {
-                return;
+                break;
             }
+            rest = &rest[runs.len()..];
         }
+        let refused: usize = rest.iter().map(|run| run.packets).sum();
+        self.counters.drop_gone += refused as u64;
     }
 }
 

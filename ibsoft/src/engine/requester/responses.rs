@@ -57,8 +57,7 @@ impl Requester {
         side: &mut Side,
         shared: &mut Shared,
     ) -> u32 {
-        let sent = self.sent.distance(self.una).max(0) as u32;
-        if ingress.next_psn() != self.una || self.refused.is_some() {
+        if ingress.next_psn() != self.una {
             return 0;
         }
         let index = self.done;
@@ -68,12 +67,12 @@ impl Requester {
             return 0;
         };
         let start = self.cut.range(message, index).start;
-        // The last packet of a response is another kind of packet.
+        // The last packet of a response is another kind of packet. All before it were asked for together.
         let before_last = self.cut.read_end(message, index) - 1 - index;
         if ingress.middle_len() != self.cut.mtu() {
             return 0;
         }
-        let middles = ingress.middles(before_last.min(sent));
+        let middles = ingress.middles(before_last);
         let places = (start..).step_by(self.cut.mtu());
         let filled = places.zip(middles.payloads());
         let taken = filled.take_while(|(at, payload)| sg::fill(&mut work.sg, *at, payload)).count() as u32;

@@ -104,6 +104,34 @@ impl Dut {
     }
 }
 
+/// The packet behind the last one of a message that is lost whole has the PSN that it would have anyway.
+#[test]
+fn a_message_on_a_port_that_is_down_takes_its_psns_along() {
+    let mut dut = Dut::new();
+    let attr = *dut.engine.port(1).unwrap();
+    let psn = |packet: Vec<u8>| Bth::parse(&packet).unwrap().psn.get();
+    dut.engine.set_port(PortAttr { state: PortState::Down, ..attr });
+    dut.engine.post_send(dut.qpn, &mut one(send(1, 2500, None))).unwrap();
+    assert_eq!(dut.transmit(), None);
+    assert_eq!((dut.completion().unwrap().id, dut.engine.counters().drop_tx_port_down), (1, 3));
+    dut.engine.set_port(attr);
+    dut.engine.post_send(dut.qpn, &mut one(send(2, 4, None))).unwrap();
+    assert_eq!(dut.transmit().map(psn), Some(1));
+}
+
+/// Its sender may have lost the rest before it was made.
+#[test]
+fn a_message_that_begins_behind_half_of_another_is_delivered() {
+    let mut dut = Dut::new();
+    dut.post_recv(0..2, 2000);
+    dut.packet(Opcode::UC_SEND_FIRST, 1000, &[], &[1; MTU]);
+    dut.packet(Opcode::UC_SEND_ONLY, 1001, &[], b"whole");
+    assert_eq!(dut.received(0, b"whole"), None);
+    assert_eq!(dut.engine.counters().uc_abandoned, 1);
+    dut.packet(Opcode::UC_SEND_ONLY, 1002, &[], b"next");
+    assert_eq!(dut.received(1, b"next"), None);
+}
+
 #[test]
 fn hca_t51_a_gap_between_messages() {
     let mut dut = Dut::new();

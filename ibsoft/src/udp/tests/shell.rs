@@ -391,6 +391,19 @@ async fn a_socket_that_gives_only_errors_is_the_end_of_the_device() {
     socket(lo, 1);
 }
 
+#[tokio::test]
+async fn what_a_device_that_is_gone_does_not_take_is_counted() {
+    let lo = Loopback::claim();
+    let (device, _sockets) = device(lo);
+    let (from, to) = (socket(lo, 2), socket(lo, 3));
+    let (_, _, mut receiver) = send(&from, &to, &[64; 5]).await;
+    device.0.remove();
+    receiver.hand_in(&device.0);
+    let counters = receiver.counters;
+    assert_eq!((counters.datagrams, counters.drop_gone), (5, receiver.batch().count() as u64));
+    assert!(counters.drop_gone > 0);
+}
+
 /// One poll handles a bounded number of packets and bytes, however many are waiting.
 async fn flood(lo: Loopback, datagram: &[u8], most: u64) {
     let io = Arc::new(Io::new(vec![socket(lo, 1)], None, UdpHeader::ROCE_PORT));
