@@ -43,7 +43,6 @@ fn main() -> ExitCode {
         case("raw_t17_equal_on_ethernet", ipv6::equal_on_ethernet),
         case("raw_t18_joined_twice_left_twice", ipv6::joined_twice_left_twice),
         case("ipv6_hops_and_checksums", ipv6::hops_and_checksums),
-        case("raw_t19_no_packet_of_another_link", ipv6::no_packet_of_another_link),
         case("raw_t29_every_lost_packet_is_counted", ipv6::every_lost_packet_is_counted),
         case("raw_t26_a_group_that_others_joined", ipv6::a_group_that_others_joined),
         case("raw_t27_never_in_fragments", ipv6::never_in_fragments),

@@ -133,3 +133,16 @@ fn open(link: &Link, plan: &Plan<Ether>) -> Result<Box<dyn Backend<Ether>>, RawE
         Inner::Subnet(port) => Box::new(SubnetSocket::bind(port, plan)?),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn raw_t22_a_priority_alone_is_no_vlan() {
+        let tag = |id| Some(Vlan { id, priority: 7, drop_eligible: false });
+        let taken = [VlanPolicy::Untagged, VlanPolicy::Any, VlanPolicy::Id(5)]
+            .map(|policy| [None, tag(0), tag(5), tag(6)].map(|vlan| policy.takes(vlan)));
+        assert_eq!(taken, [[true, true, false, false], [true; 4], [false, false, true, false]]);
+    }
+}

@@ -197,6 +197,16 @@ fn no_link(rdma_devices: &Path, name: &str) -> RawError {
 mod tests {
     use super::*;
 
+    /// Every machine has it.
+    #[test]
+    fn the_loopback() {
+        let link = Link::open("lo").unwrap();
+        assert_eq!((link.name(), link.kind()), ("lo", LinkKind::Loopback));
+        let bind = crate::RawEtherSocket::bind(&link, []);
+        assert_eq!([20, 1500, 9000].map(|mtu| bind.plan.longest(mtu)), [2048, 2048, 9000]);
+        assert_eq!(bind.buffer(64).plan.longest(9000), 64);
+    }
+
     #[test]
     fn the_name_of_an_rdma_device_is_told_from_one_that_nothing_has() {
         // Names of directories that are there: of this package.

@@ -6,7 +6,10 @@ use std::marker::PhantomPinned;
 
 use bytes::{Buf, BytesMut};
 use futures::{SinkExt, StreamExt};
-use ibraw::{EtherDest, EtherType, Group, Link, RawError, RawEtherSocket};
+use ibdev::Device;
+use ibraw::{
+    EtherDest, EtherType, Group, Ipv6Dest, Link, NextHeader, RawError, RawEtherSocket, RawIpv6Socket,
+};
 use ibsoft::sim::Subnet;
 use ibwire::Lid;
 use tokio_util::codec::Decoder;
@@ -48,6 +51,31 @@ async fn raw_t24_a_cut_is_seen_or_said() {
     let whole = stream.next().await.unwrap().unwrap();
     assert_eq!((&whole.data[..], whole.meta.truncated), (&b"eight is"[..], false));
     assert_eq!((said.stats().rx_truncated, said.stats().rx_packets), (2, 3));
+}
+
+/// As much as there is room for is written, be it all or less; of IPv6 a cut is seen and said as well.
+#[tokio::test(start_paused = true)]
+async fn raw_t24_a_buffer_of_the_caller_and_a_cut_of_ipv6() {
+    let (net, ann, bob, to) = subnet().await;
+    let a = RawEtherSocket::bind(&ann, [CHAT]).await.unwrap();
+    let b = RawEtherSocket::bind(&bob, [CHAT]).await.unwrap();
+    for room in [12, 8, 7, 0] {
+        a.send_to(b"12345678", &to).await.unwrap();
+        let mut buffer = [0xee; 12];
+        let (len, meta) = b.recv_from(&mut buffer[..room]).await.unwrap();
+        assert_eq!((len, meta.wire_len, meta.truncated), (room.min(8), 8, false));
+        assert_eq!((&buffer[..len], &buffer[len..]), (&b"12345678"[..len], &[0xee; 12][len..]));
+    }
+    let next = NextHeader::EXPERIMENT_1;
+    let a = RawIpv6Socket::bind(&ann, [next]).await.unwrap();
+    let seen = RawIpv6Socket::bind(&bob, [next]).buffer(4).await.unwrap();
+    let said = RawIpv6Socket::bind(&bob, [next]).buffer(4).truncation_is_error().await.unwrap();
+    let gid = net.device("bob").gids(1).unwrap()[0].gid;
+    a.send_to(b"12345", &Ipv6Dest { addr: gid.0.into(), next_header: next }).await.unwrap();
+    let cut = seen.recv().await.unwrap();
+    assert_eq!((&cut.data[..], cut.meta.truncated, cut.meta.wire_len), (&b"1234"[..], true, 5));
+    assert!(matches!(said.recv().await, Err(RawError::Truncated { wire: 5, buffer: 4 })));
+    assert_eq!((said.stats().rx_truncated, said.stats().rx_bytes), (1, 5));
 }
 
 /// A datagram that cannot be sent does not hide that those before it were.

@@ -316,34 +316,6 @@ pub(crate) async fn hops_and_checksums(net: Net) -> Outcome {
     Ok(())
 }
 
-/// While another interface of the machine is busy with the same next header, no packet of it comes, not even from the time
-/// before the socket was bound to its own.
-pub(crate) async fn no_packet_of_another_link(net: Net) -> Outcome {
-    /// More than there is time for: the flood ends with its sender.
-    const MANY: u32 = 100_000_000;
-    net.ip(Here, "link add other0 type veth peer name other1\nlink set other0 up\nlink set other1 up")?;
-    let mut other = Peer::start_on(&net, Here, "other0", "ether", 0x86dd)?;
-    let mut peer = Peer::start(&net, There, "ipv6", NEXT.0.into())?;
-    let header = Ipv6Header {
-        traffic_class: 0,
-        flow_label: FlowLabel::default(),
-        payload_len: 60,
-        next_header: NEXT,
-        hop_limit: 1,
-        src: "fe80::9".parse()?,
-        dst: ALL_NODES.parse()?,
-    };
-    let head = frame([0x33, 0x33, 0, 0, 0, 1], Here, 0x86dd, &header.to_bytes());
-    other.tell(&format!("flood {} {MANY} 60", crate::peer::hex(&head)))?;
-    for round in 0..50_u32 {
-        let socket = RawIpv6Socket::bind(&link(&net, Here)?, [NEXT]).hear_port().await?;
-        peer.send_to(&round.to_be_bytes(), Here.address())?;
-        let first = socket.recv().await?;
-        assert_eq!(&first.data[..], round.to_be_bytes(), "{:?}", first.meta);
-    }
-    Ok(())
-}
-
 /// More than there is room for: what was received and what was dropped are all, and the next packet tells of the gap.
 pub(crate) async fn every_lost_packet_is_counted(net: Net) -> Outcome {
     let mut peer = Peer::start(&net, There, "ipv6", NEXT.0.into())?;
