@@ -135,7 +135,9 @@ impl Hca {
     }
 
     /// Queries to the SA of its subnet: that of the first active InfiniBand port. On RoCE there is none, and every request
-    /// fails at once with [`SaError::Device`](crate::sa::SaError::Device).
+    /// fails at once with [`SaError::Device`](crate::sa::SaError::Device). In a [`sim::Subnet`](crate::sim::Subnet) there is one
+    /// if it was built with `managed()`; elsewhere a request without an SA fails with [`SaError::NoSa`](crate::sa::SaError::NoSa)
+    /// when its time is up, 75 s by default.
     pub fn sa(&self) -> crate::sa::Client {
         let number = {
             let engine = self.shared().engine();

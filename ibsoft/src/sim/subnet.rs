@@ -87,7 +87,8 @@ const LAST_PACKETS: usize = 100;
 
 impl Subnet {
     /// One switch, and around it an HCA with one port for each name. More than 254 HCAs are around leaf switches, which are
-    /// around that one. The switch in the middle is called "switch 1".
+    /// around that one. The switch in the middle is called "switch 1". Nobody answers as the SA there unless it is built with
+    /// [`managed`](BuildSubnet::managed).
     pub fn star<N: Into<String>>(names: impl IntoIterator<Item = N>) -> BuildSubnet {
         Self::rails(1, names)
     }
