@@ -368,6 +368,7 @@ async fn copies_wait_for_their_buffers_in_line() -> Result {
         assert!(futures::poll!(first.as_mut()).is_pending());
         tokio::time::sleep(Duration::from_secs(1)).await;
         // All have come home, and the first has not been polled since.
+        assert_eq!(client.stats().messages_sent, 64);
         let mut others: Vec<_> = (0..64).map(|_| Box::pin(client.send_copy(&[3; 1000]))).collect();
         for other in &mut others {
             assert!(futures::poll!(other.as_mut()).is_pending());

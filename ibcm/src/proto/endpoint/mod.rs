@@ -75,6 +75,12 @@ impl Endpoint {
         Self { conns: Slots::new(), generation: 0, core, sidr, arrived: Vec::new() }
     }
 
+    /// All that it holds.
+    #[cfg(test)]
+    pub(in super::super) fn contents(&self) -> impl fmt::Debug {
+        (&self.conns, &self.core, &self.sidr)
+    }
+
     /// The HCA as the engine knows it.
     pub fn local_ca(&self) -> &LocalCa {
         &self.core.ca

@@ -134,7 +134,7 @@ fn guessed_ids() {
 
 /// As much as an endpoint holds, roughly: all of it as text.
 fn held(net: &Net, host: usize) -> usize {
-    format!("{:?}", net.hosts[host].ep).len()
+    format!("{:?}", net.hosts[host].ep.contents()).len()
 }
 
 /// REQs, REJs, REPs, RTUs and DREQs without end, most from an address of its own: after forty thousand of them
