@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::backend::{Backend, NotSent, Protocol};
+use crate::backend::{Backend, NotSent, Protocol, Wait};
 use crate::stats::RawStats;
 use crate::{Batch, Datagram, Group, Link, RawError, Sent};
 
@@ -158,25 +158,27 @@ impl<P: Protocol> Core<P> {
         // A time that is longer than a clock can tell is as good as none.
         let deadline = Instant::now().checked_add(self.send_timeout);
         let mut pause = PAUSE.0;
-        let mut late = RawError::NoBuffers { within: self.send_timeout };
+        let full = || RawError::NoBuffers { within: self.send_timeout };
         loop {
             self.check_open()?;
-            let wait = match self.backend.send(&datagrams[..count]) {
+            // What is waited for, and what is wrong if it does not come in time.
+            let (wait, late) = match self.backend.send(&datagrams[..count]) {
                 Ok(sent) => return Ok(sent),
                 Err(NotSent::Error(error)) => return Err(error),
-                Err(NotSent::WouldBlock) => self.backend.writable(),
+                Err(NotSent::WouldBlock) => (self.backend.writable(), full()),
                 #[cfg(feature = "soft")]
                 Err(NotSent::NoWay) => {
-                    late = RawError::SaUnavailable { source: std::io::ErrorKind::TimedOut.into() };
-                    self.backend.find_way(datagrams[0].1)
+                    let silent = RawError::SaUnavailable { source: std::io::ErrorKind::TimedOut.into() };
+                    (self.backend.find_way(datagrams[0].1), silent)
                 }
                 Err(NotSent::NoBuffers) => {
                     let until = Instant::now() + pause;
                     pause = (pause * 2).min(PAUSE.1);
-                    Box::pin(async move {
+                    let rest: Wait<'_> = Box::pin(async move {
                         tokio::time::sleep_until(until).await;
                         Ok(())
-                    })
+                    });
+                    (rest, full())
                 }
             };
             let in_time = async {
