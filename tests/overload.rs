@@ -99,6 +99,14 @@ impl Outcome {
     fn goodput(&self) -> f64 {
         self.connected as f64 / self.took.as_secs_f64() / f64::from(self.capacity)
     }
+
+    /// What our own policy promises.
+    fn assert(&self) {
+        let (window, backlog) = Policy::Ours.admission();
+        assert_eq!(self.connected, CLIENTS, "all connect");
+        assert!(self.goodput() >= 0.8, "{:.2} of the capacity", self.goodput());
+        assert!(self.undecided <= (window + backlog) as u64, "{} requests at the server", self.undecided);
+    }
 }
 
 impl fmt::Display for Outcome {
@@ -202,10 +210,7 @@ async fn compare(load: Storm) -> Result {
         "messages",
         "undecided at once"
     );
-    let (window, backlog) = Policy::Ours.admission();
-    assert_eq!(ours.connected, CLIENTS, "all connect");
-    assert!(ours.goodput() >= 0.8, "{:.2} of the capacity", ours.goodput());
-    assert!(ours.undecided <= (window + backlog) as u64, "{} requests at the server", ours.undecided);
+    ours.assert();
     // The other one is as it is described.
     assert!(linux.undecided > (CLIENTS * 9 / 10) as u64, "{} requests at the server", linux.undecided);
     Ok(())
@@ -229,12 +234,14 @@ async fn cm_t84_all_get_in_when_one_message_in_twenty_is_lost() -> Result {
     compare(Storm { capacity: 50, seed: 5, loss: 0.05 }).await
 }
 
-/// A server that is done with what waits before those that were turned away come again.
+/// A server that is done with what waits before those that were turned away come again. Where nothing is lost the seed is
+/// nothing to Linux's schedule.
 #[tokio::test(start_paused = true)]
 async fn cm_t84_a_fast_server_is_kept_busy() -> Result {
-    for seed in 6..=8 {
-        for capacity in [200, 500] {
-            compare(Storm { capacity, seed, loss: 0.0 }).await?;
+    for capacity in [200, 500] {
+        compare(Storm { capacity, seed: 6, loss: 0.0 }).await?;
+        for seed in 7..=8 {
+            storm(Policy::Ours, Storm { capacity, seed, loss: 0.0 }).await?.assert();
         }
     }
     Ok(())
