@@ -282,7 +282,7 @@ async fn partitions_of_ports_can_be_changed() -> Result {
 async fn sweeps_go_on_until_they_are_whole() -> Result {
     let net = two_switches().seed(5).await?;
     let (a, b) = hcas(&net).await?;
-    net.faults().loss(0.3).reorder(0.2).delay(Duration::ZERO..=Duration::from_millis(20));
+    net.faults().loss(0.2).reorder(0.2).delay(Duration::ZERO..=Duration::from_millis(20));
     net.sm("left").restart_with_new_lids();
     net.sweep().await?;
     let count = |name| net.sm("left").counters().into_iter().find(|(n, _)| *n == name).expect("a counter").1;
