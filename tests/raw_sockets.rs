@@ -14,6 +14,8 @@ mod ipv6;
 mod links;
 #[path = "raw_sockets/loss.rs"]
 mod loss;
+#[path = "raw_sockets/options.rs"]
+mod options;
 #[path = "raw_sockets/peer.rs"]
 mod peer;
 
@@ -48,6 +50,10 @@ fn main() -> ExitCode {
         case("raw_t27_never_in_fragments", ipv6::never_in_fragments),
         case("raw_t28_headers_of_the_caller", ipv6::headers_of_the_caller),
         case("raw_t36_next_headers_without_a_name", ipv6::next_headers_without_a_name),
+        case("ipv6_times_of_arrival", options::times_of_packets),
+        case("raw_t14_types_of_icmpv6", options::types_of_icmpv6),
+        case("ipv6_an_address_of_its_own", options::an_address_of_its_own),
+        case("ipv6_a_program_of_the_caller", options::a_program_for_packets),
         case("a_queue_beyond_the_limit", plainly(links::a_queue_beyond_the_limit)),
         case("ether_frames_that_tshark_reads", plainly(ether::tshark_reads)),
         case("ether_the_mtu_is_the_limit", plainly(ether::the_mtu_is_the_limit)),
@@ -58,6 +64,8 @@ fn main() -> ExitCode {
     ];
     let both_ways = [
         both("ether_to_python_and_back", ether::python_answers),
+        both("ether_times_of_arrival", options::times_of_frames),
+        both("ether_a_program_of_the_caller", options::a_program_for_frames),
         both("ether_batches_and_streams", loss::batches_and_streams),
         both(
             "raw_t17_t18_frames_of_groups_that_are_equal_on_ethernet",

@@ -10,7 +10,7 @@ use crate::ether::EtherOptions;
 use crate::ipv6::Ipv6Options;
 use crate::meta::{EtherMeta, Ipv6Meta};
 use crate::stats::Counters;
-use crate::{Batch, EtherDest, EtherType, Group, Ipv6Dest, NextHeader, RawError};
+use crate::{Batch, EtherDest, EtherType, Group, Instruction, Ipv6Dest, NextHeader, RawError};
 
 mod sealed {
     #[allow(unnameable_types)]
@@ -132,6 +132,11 @@ pub(crate) trait Backend<P: Protocol>: fmt::Debug + Send + Sync {
 
     /// The last to leave in this socket.
     fn leave(&self, group: &Group) -> Result<(), RawError>;
+
+    /// Puts the caller's filter program in the place of the one before; none if it is empty.
+    fn set_filter(&self, _program: &[Instruction]) -> Result<(), RawError> {
+        Err(RawError::Unsupported("a filter program"))
+    }
 
     /// Bytes that there are for what was not received yet.
     fn recv_buffer(&self) -> usize;

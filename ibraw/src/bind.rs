@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::backend::{Backend, Protocol};
 use crate::core::{Core, OnTruncate};
-use crate::{Link, RawError, RawSocket};
+use crate::{Instruction, Link, RawError, RawSocket};
 
 /// How long it is tried to send on a link that takes nothing.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
@@ -38,6 +38,9 @@ pub(crate) struct Plan<P: Protocol> {
     pub(crate) is_strict: bool,
     pub(crate) recv_buffer: Option<usize>,
     pub(crate) buffer: Option<usize>,
+    pub(crate) is_timed: bool,
+    /// The caller's filter program, empty if there is none.
+    pub(crate) program: Vec<Instruction>,
     pub(crate) own: P::Options,
 }
 
@@ -57,6 +60,8 @@ impl<P: Protocol> Bind<P> {
             is_strict: false,
             recv_buffer: None,
             buffer: None,
+            is_timed: false,
+            program: Vec::new(),
             own: P::Options::default(),
         };
         let (cuts, send_timeout) = (OnTruncate::Deliver, SEND_TIMEOUT);
@@ -88,6 +93,45 @@ impl<P: Protocol> Bind<P> {
     /// room, and its metadata says so.
     pub fn truncation_is_error(mut self) -> Self {
         self.cuts = OnTruncate::Error;
+        self
+    }
+
+    /// Each datagram tells when the kernel took it from the link, `meta.time`: in nanoseconds by the system's clock, which may be set
+    /// meanwhile (socket(7), `SO_TIMESTAMPNS`; of a ring packet(7)). The kernel begins to note times when the first socket asks: without a
+    /// ring the first datagrams may have the time when they were received here. Not on a subnet: [`RawError::Unsupported`].
+    /// Default: not told.
+    pub fn timestamps(mut self) -> Self {
+        self.plan.is_timed = true;
+        self
+    }
+
+    /// A classic BPF program in the kernel looks at each datagram (socket(7), `SO_ATTACH_FILTER`); one that it returns 0 for is
+    /// not received, nor counted. It returns `u32::MAX` for the others: anything else is how many bytes the kernel keeps, and the
+    /// metadata may not tell that it is a part. Default, and with no instructions: all are received.
+    ///
+    /// A socket for EtherTypes shows it frames with the link's header and without a VLAN tag, and of its own EtherTypes only; VLANs,
+    /// stations and groups are told apart after it. A socket for IPv6 packets shows it what follows the IPv6 header.
+    ///
+    /// It has at most 4,096 instructions; with several EtherTypes, or a VLAN policy, or outgoing frames, 3 less and one less
+    /// for each EtherType. What is longer is [`RawError::Invalid`], what is no program [`RawError::InvalidFilter`]. Not on a subnet:
+    /// [`RawError::Unsupported`].
+    ///
+    /// ```
+    /// use ibraw::Instruction;
+    ///
+    /// /// Frames whose payload begins with this byte: behind 14 bytes of Ethernet's header.
+    /// fn begins_with(byte: u8) -> [Instruction; 4] {
+    ///     let op = |code, jt, jf, k| Instruction { code, jt, jf, k };
+    ///     [op(0x30, 0, 0, 14), op(0x15, 0, 1, byte.into()), op(0x06, 0, 0, u32::MAX), op(0x06, 0, 0, 0)]
+    /// }
+    /// # use ibraw::{EtherType, Link, RawEtherSocket};
+    /// # let link = Link::open("lo").expect("every machine has it");
+    /// # let bind =
+    /// RawEtherSocket::bind(&link, [EtherType::LOCAL_1]).filter(&begins_with(7))
+    /// # ;
+    /// ```
+    pub fn filter(mut self, program: &[Instruction]) -> Self {
+        self.plan.program = program.to_vec();
         self
     }
 

@@ -1,6 +1,7 @@
 //! What can go wrong.
 
 use std::io;
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -88,6 +89,12 @@ pub enum RawError {
         /// The limit.
         limit: u64,
     },
+    /// A socket is bound to, or sends from, an address that is not its own.
+    #[error("{0} is not an address of this link")]
+    NotOwnAddress(Ipv6Addr),
+    /// What is no filter program: a jump or a load out of bounds, an operation that there is none of, or no return at the end.
+    #[error("the kernel does not take the filter program: it is not valid")]
+    InvalidFilter,
     /// Longer than a packet of this link.
     #[error("{len} bytes are more than the {max} of a packet on this link")]
     TooLarge {
@@ -190,6 +197,7 @@ impl From<RawError> for io::Error {
             RawError::Closed => io::ErrorKind::NotConnected,
             RawError::Unsupported(_) | RawError::RawPacketQp(_) => io::ErrorKind::Unsupported,
             RawError::FilterConflict(_) => io::ErrorKind::AddrInUse,
+            RawError::NotOwnAddress(_) => io::ErrorKind::AddrNotAvailable,
             _ => io::ErrorKind::InvalidInput,
         };
         io::Error::new(kind, error)

@@ -1,5 +1,7 @@
 //! Binding a socket for IPv6 packets.
 
+use std::net::Ipv6Addr;
+
 use crate::backend::{Backend, Ipv6};
 use crate::bind::{Bind, Plan};
 use crate::link::Inner;
@@ -22,6 +24,19 @@ pub struct Ipv6Options {
     pub(crate) checksum_at: Option<u16>,
     pub(crate) hop_limit: Option<u8>,
     pub(crate) multicast_hops: Option<u8>,
+    pub(crate) icmp_types: Option<IcmpTypes>,
+    pub(crate) address: Option<Ipv6Addr>,
+}
+
+/// Types of ICMPv6: type t is bit t % 32 of word t / 32.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct IcmpTypes(pub(crate) [u32; 8]);
+
+impl IcmpTypes {
+    #[cfg(feature = "soft")]
+    pub(crate) fn has(self, icmp_type: u8) -> bool {
+        self.0[usize::from(icmp_type / 32)] & 1 << (icmp_type % 32) != 0
+    }
 }
 
 impl RawSocket<Ipv6> {
@@ -73,11 +88,38 @@ impl Bind<Ipv6> {
         self.plan.own.multicast_hops = Some(hops);
         self
     }
+
+    /// Of ICMPv6 only messages of these types are received, of other next headers all; of no ICMPv6 if there are none. On a subnet others
+    /// are counted, on an interface the kernel drops them (RFC 3542, `ICMP6_FILTER`). Without ICMPv6 among the next headers the awaited
+    /// builder is [`RawError::Unsupported`]. Default: all types.
+    pub fn icmp_filter(mut self, types: impl IntoIterator<Item = u8>) -> Self {
+        let mut words = [0; 8];
+        for icmp_type in types {
+            words[usize::from(icmp_type / 32)] |= 1 << (icmp_type % 32);
+        }
+        self.plan.own.icmp_types = Some(IcmpTypes(words));
+        self
+    }
+
+    /// Only what is sent to this address is received, beside multicast; and what is sent comes from it, unless the caller writes
+    /// the header. An address of this machine, on a subnet a GID of the port; of the link if it is link-local. Any other is
+    /// [`RawError::NotOwnAddress`] of the awaited builder, and on a subnet of sending when the port has it no more (raw(7), `bind`).
+    /// Default: what is sent to any address, from the one that the system takes, on a subnet from the first GID.
+    pub fn bind_addr(mut self, addr: Ipv6Addr) -> Self {
+        self.plan.own.address = Some(addr);
+        self
+    }
 }
 
 fn open(link: &Link, plan: &Plan<Ipv6>) -> Result<Box<dyn Backend<Ipv6>>, RawError> {
     if plan.filter.is_empty() {
         return Err(RawError::NoFilter);
+    }
+    if plan.own.icmp_types.is_some() && !plan.filter.contains(&NextHeader::ICMPV6) {
+        return Err(RawError::Unsupported("a filter of ICMPv6 types without ICMPv6 among the next headers"));
+    }
+    if let Some(addr) = plan.own.address.filter(|addr| addr.is_multicast() || addr.is_unspecified()) {
+        return Err(RawError::NotOwnAddress(addr));
     }
     if let Some(offset) = plan.own.checksum_at.filter(|offset| offset % 2 != 0) {
         let (value, limit) = (offset.into(), u64::from(offset) - 1);

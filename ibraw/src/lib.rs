@@ -50,7 +50,7 @@ pub use error::{ErrorKind, RawError};
 pub use ether::{BindEther, RawEtherSocket, VlanPolicy};
 pub use framed::Framed;
 pub use group::{EtherDest, Group, Ipv6Dest};
-pub use ibcm_sys::packet::LinkAddress;
+pub use ibcm_sys::packet::{Instruction, LinkAddress};
 pub use ibwire::raw::{EtherType, NextHeader};
 pub use ipv6::{BindIpv6, RawIpv6Socket};
 pub use link::{Link, LinkKind};

@@ -1,6 +1,7 @@
 //! What is known of a received datagram.
 
 use std::net::Ipv6Addr;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use ibwire::{Lid, ServiceLevel};
@@ -78,6 +79,9 @@ pub struct EtherMeta {
     pub checksum_partial: bool,
     /// Datagrams that the socket lost between the one before and this one, because its queue was full.
     pub drops_before: u32,
+    /// When the kernel took it from the link, by the system's clock. Only sockets with [`timestamps`](crate::Bind::timestamps) are
+    /// told.
+    pub time: Option<SystemTime>,
     /// On a subnet: how it came there.
     pub subnet: Option<SubnetMeta>,
 }
@@ -102,6 +106,9 @@ pub struct Ipv6Meta {
     pub truncated: bool,
     /// Datagrams that the socket lost between the one before and this one, because its queue was full.
     pub drops_before: u32,
+    /// When the kernel took it from the link, by the system's clock. Only sockets with [`timestamps`](crate::Bind::timestamps) are
+    /// told.
+    pub time: Option<SystemTime>,
     /// On a subnet: how it came there.
     pub subnet: Option<SubnetMeta>,
 }

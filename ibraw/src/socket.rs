@@ -6,7 +6,8 @@ use std::sync::Arc;
 use crate::backend::Protocol;
 use crate::core::Core;
 use crate::{
-    Batch, Datagram, DatagramSink, Datagrams, Framed, Group, Link, Membership, RawError, RawStats, Sent,
+    Batch, Datagram, DatagramSink, Datagrams, Framed, Group, Instruction, Link, Membership, RawError,
+    RawStats, Sent,
 };
 
 /// A bound socket for raw datagrams: [`RawEtherSocket`](crate::RawEtherSocket) or [`RawIpv6Socket`](crate::RawIpv6Socket).
@@ -112,6 +113,17 @@ impl<P: Protocol> RawSocket<P> {
     /// What is received, as a stream. Several streams and calls share what comes.
     pub fn stream(&self) -> Datagrams<P> {
         Datagrams::new(self.core.clone())
+    }
+
+    /// Another filter program in the place of the one that the socket has: see [`Bind::filter`](crate::Bind::filter). One without
+    /// instructions lets all through. What waits to be received came by the one before.
+    ///
+    /// # Errors
+    /// [`RawError::InvalidFilter`] and [`RawError::Invalid`]: the one before stays. [`RawError::Unsupported`] on a subnet;
+    /// [`RawError::Closed`]; [`RawError::Io`] of the system.
+    pub fn set_filter(&self, program: &[Instruction]) -> Result<(), RawError> {
+        self.core.check_open()?;
+        self.core.backend.set_filter(program)
     }
 
     /// A sink of payloads and destinations. It holds up to 64 datagrams and sends them together.

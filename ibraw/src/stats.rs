@@ -35,12 +35,15 @@ stats! {
     rx_ring_full,
     /// Datagrams longer than the socket's buffer.
     rx_truncated,
-    /// Frames for other stations.
+    /// For other stations, and on a subnet for other addresses than that of [`bind_addr`](crate::Bind::bind_addr).
     rx_other_host,
     /// Frames of other VLANs.
     rx_other_vlan,
     /// Multicast of groups that the socket has not joined.
     rx_not_member,
+    /// On a subnet, ICMPv6 of other types than [`icmp_filter`](crate::Bind::icmp_filter) names. On an interface 0: the kernel does not
+    /// count.
+    rx_filtered,
     /// Shorter than their header.
     rx_malformed,
     /// Received by a stream that was dropped before they were taken from it.

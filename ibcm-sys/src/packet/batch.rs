@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::net::Ipv6Addr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
+use std::time::Duration;
 
 use super::addr::Storage;
 use super::options::packet_info;
@@ -14,8 +15,20 @@ use super::{Address, Source};
 /// The most datagrams of one system call.
 pub const BATCH: usize = 64;
 
-/// Room for what the kernel says beside a datagram.
-const CONTROL: usize = 128;
+/// Room for all that the kernel can be asked to say beside a datagram: of one over raw(7), which is more than of a frame, where it is
+/// drops, `PACKET_AUXDATA` and time. Where there is no room the kernel leaves things out.
+const CONTROL: usize = {
+    const NUMBER: u32 = size_of::<i32>() as u32;
+    const TO: u32 = size_of::<libc::in6_pktinfo>() as u32;
+    const TIME: u32 = size_of::<libc::timespec>() as u32;
+    const _: () = assert!(size_of::<libc::tpacket_auxdata>() as u32 <= TO, "a frame's is less");
+    // SAFETY: it computes a length.
+    let all = unsafe {
+        // Drops, hop limit and traffic class; destination; time.
+        3 * libc::CMSG_SPACE(NUMBER) + libc::CMSG_SPACE(TO) + libc::CMSG_SPACE(TIME)
+    };
+    all as usize
+};
 
 /// Room for received datagrams, and what the kernel is asked with: made once, so that a call that finds little costs little.
 pub struct RecvBatch {
@@ -104,6 +117,9 @@ pub struct Received<'a> {
     pub hop_limit: Option<u8>,
     /// Its traffic class.
     pub traffic_class: Option<u8>,
+    /// When the kernel took it from the link, since the beginning of 1970 by the system's clock: in a ring always, else if that was
+    /// asked for.
+    pub time: Option<Duration>,
 }
 
 impl RecvBatch {
@@ -203,6 +219,7 @@ impl RecvBatch {
             to: None,
             hop_limit: None,
             traffic_class: None,
+            time: None,
         };
         received.note(&header.msg_hdr);
         Some(received)
@@ -234,6 +251,11 @@ impl Received<'_> {
                 let number = || (len >= 4).then(|| data.cast::<i32>().read_unaligned());
                 match (level, kind) {
                     (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => self.drops = number().map(|n| n as u32),
+                    (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) if len >= size_of::<libc::timespec>() => {
+                        let time = data.cast::<libc::timespec>().read_unaligned();
+                        // Not below 0 nor a second or more of nanoseconds, by the kernel's word.
+                        self.time = Some(Duration::new(time.tv_sec as u64, time.tv_nsec as u32));
+                    }
                     (libc::SOL_PACKET, libc::PACKET_AUXDATA) if len >= size_of::<libc::tpacket_auxdata>() => {
                         self.auxdata(&data.cast::<libc::tpacket_auxdata>().read_unaligned());
                     }

@@ -31,7 +31,7 @@ pub enum Kind {
     Promiscuous,
 }
 
-/// One instruction of a classic BPF program.
+/// One instruction of a classic BPF program: `sock_filter` of linux/filter.h, and a line of `tcpdump -ddd`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Instruction {
     /// Operation.
@@ -128,6 +128,18 @@ pub fn report_drops(socket: BorrowedFd<'_>) -> io::Result<()> {
     set(socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &1_i32)
 }
 
+/// Asks for the time at which the kernel took each datagram from the link (`SO_TIMESTAMPNS`).
+pub fn deliver_times(socket: BorrowedFd<'_>) -> io::Result<()> {
+    set(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1_i32)
+}
+
+/// Of ICMPv6 only messages of these types are received, of which type t is bit t % 32 of word t / 32 (`ICMP6_FILTER`).
+pub fn icmpv6_types(socket: BorrowedFd<'_>, types: &[u32; 8]) -> io::Result<()> {
+    const ICMPV6_FILTER: i32 = 1; // linux/icmpv6.h
+    let blocked = types.map(|word| !word);
+    set(socket, libc::IPPROTO_ICMPV6, ICMPV6_FILTER, &blocked)
+}
+
 /// Asks for destination, hop limit and traffic class of each IPv6 datagram.
 pub fn deliver_ipv6_facts(socket: BorrowedFd<'_>) -> io::Result<()> {
     [libc::IPV6_RECVPKTINFO, libc::IPV6_RECVHOPLIMIT, libc::IPV6_RECVTCLASS]
@@ -175,7 +187,10 @@ pub fn membership(socket: BorrowedFd<'_>, index: u32, kind: Kind, joins: bool) -
     set(socket, libc::SOL_PACKET, option, &request)
 }
 
-/// Puts a program before the socket's queue: what it gives 0 for is not received.
+/// Puts a program before the socket's queue, in the place of the one that is there: what it gives 0 for is not received.
+///
+/// # Errors
+/// `InvalidInput` for what is no program, or too long.
 pub fn attach_filter(socket: BorrowedFd<'_>, program: &[Instruction]) -> io::Result<()> {
     let mut program: Vec<_> =
         program.iter().map(|i| libc::sock_filter { code: i.code, jt: i.jt, jf: i.jf, k: i.k }).collect();

@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::options::set;
 use super::{Received, Source, Tag};
@@ -206,6 +207,8 @@ impl Block {
         cursor.at += word(head, offset_of!(libc::tpacket3_hdr, tp_next_offset)) as usize;
         let tci = word(head, VLAN + offset_of!(libc::tpacket_hdr_variant1, tp_vlan_tci)) as u16;
         let tpid = half(head, VLAN + offset_of!(libc::tpacket_hdr_variant1, tp_vlan_tpid));
+        let seconds = word(head, offset_of!(libc::tpacket3_hdr, tp_sec));
+        let nanoseconds = word(head, offset_of!(libc::tpacket3_hdr, tp_nsec));
         let received = Received {
             data: self.all().get(from..)?.get(..len)?,
             wire_len: word(head, offset_of!(libc::tpacket3_hdr, tp_len)) as usize,
@@ -217,6 +220,7 @@ impl Block {
             to: None,
             hop_limit: None,
             traffic_class: None,
+            time: Some(Duration::new(seconds.into(), nanoseconds)),
         };
         Some((received, from))
     }

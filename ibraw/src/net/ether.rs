@@ -5,6 +5,7 @@ use std::net::Ipv6Addr;
 use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::Poll;
+use std::time::UNIX_EPOCH;
 
 use ibcm_sys::packet::{
     self, Address, Head, Instruction, Kind, LinkAddress, Outgoing, Received, RecvBatch, Source,
@@ -13,6 +14,7 @@ use ibwire::raw::{EtherType, Ipv6Header};
 use socket2::{Domain, Socket, Type};
 
 use super::claims::{self, Claims};
+use super::filter;
 use super::frame;
 use super::queue::{self, Queue};
 use super::ring::Ring;
@@ -70,22 +72,22 @@ impl PacketSocket {
         });
         let ring = ring.transpose()?;
         packet::report_drops(fd).map_err(set)?;
-        let listens_to_all = options.is_any
-            || options.sees_outgoing
-            || types.len() > 1
-            || options.vlan != VlanPolicy::Untagged;
+        if plan.is_timed {
+            packet::deliver_times(fd).map_err(set)?;
+        }
         let protocol = match types {
-            [one] if !listens_to_all => one.0,
+            [one] if !listens_to_all(plan) => one.0,
             _ => ALL,
         };
-        if listens_to_all {
+        if listens_to_all(plan) {
             packet::deliver_auxdata(fd).map_err(set)?;
             if !options.sees_outgoing {
                 packet::hear_no_outgoing(fd).map_err(set)?;
             }
-            if !options.is_any {
-                packet::attach_filter(fd, &program(types)?).map_err(set)?;
-            }
+        }
+        let sorted = sorted_out(plan);
+        if !sorted.is_empty() || !plan.program.is_empty() {
+            filter::attach(fd, &filter::program(sorted, &plan.program)?)?;
         }
         let watch = Watch::new(link.clone(), counters.clone())?;
         let bound = |error: std::io::Error| match error.raw_os_error() {
@@ -180,6 +182,7 @@ impl PacketSocket {
             truncated: received.wire_len > received.data.len(),
             checksum_partial: received.is_checksum_partial,
             drops_before: self.queue.drops_before(received.drops),
+            time: received.time.filter(|_| self.plan.is_timed).and_then(|time| UNIX_EPOCH.checked_add(time)),
             subnet: None,
         };
         Some((begin, meta))
@@ -222,25 +225,16 @@ fn joinable(kind: LinkKind) -> Result<(), RawError> {
     }
 }
 
-/// The program that takes frames of these types.
-fn program(types: &[EtherType]) -> Result<Vec<Instruction>, RawError> {
-    /// Load what the kernel takes the frame's type for (`SKF_AD_OFF + SKF_AD_PROTOCOL`).
-    const LOAD_TYPE: Instruction = Instruction { code: 0x28, jt: 0, jf: 0, k: 0xffff_f000 };
-    const ACCEPT: Instruction = Instruction { code: 0x06, jt: 0, jf: 0, k: u32::MAX };
-    const REJECT: Instruction = Instruction { code: 0x06, jt: 0, jf: 0, k: 0 };
-    const EQUAL: u16 = 0x15;
-    const MOST: usize = 255; // a jump is 8 bits
-    if types.len() > MOST {
-        let (value, limit) = (types.len() as u64, MOST as u64);
-        return Err(RawError::Invalid { field: "EtherTypes of one socket", value, limit });
-    }
-    let tests = types.iter().enumerate().map(|(n, ether_type)| Instruction {
-        code: EQUAL,
-        jt: (types.len() - n) as u8,
-        jf: 0,
-        k: ether_type.0.into(),
-    });
-    Ok(std::iter::once(LOAD_TYPE).chain(tests).chain([REJECT, ACCEPT]).collect())
+/// Whether the kernel shows the socket frames of every EtherType.
+fn listens_to_all(plan: &Plan<Ether>) -> bool {
+    let options = &plan.own;
+    options.is_any || options.sees_outgoing || plan.filter.len() > 1 || options.vlan != VlanPolicy::Untagged
+}
+
+/// The EtherTypes that a program tells from others, if there are such.
+fn sorted_out(plan: &Plan<Ether>) -> &[EtherType] {
+    // There are none to name where all are taken.
+    if listens_to_all(plan) { &plan.filter } else { &[] }
 }
 
 impl Backend<Ether> for PacketSocket {
@@ -351,6 +345,10 @@ impl Backend<Ether> for PacketSocket {
             left.map_err(|error| RawError::io("leave a group", error))?;
         }
         Ok(())
+    }
+
+    fn set_filter(&self, program: &[Instruction]) -> Result<(), RawError> {
+        filter::attach(self.queue.fd().as_fd(), &filter::program(sorted_out(&self.plan), program)?)
     }
 
     fn recv_buffer(&self) -> usize {

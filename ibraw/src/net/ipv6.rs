@@ -1,19 +1,22 @@
 //! IPv6 packets over raw(7).
 
 use std::collections::HashSet;
-use std::net::Ipv6Addr;
+use std::mem::MaybeUninit;
+use std::net::{Ipv6Addr, SocketAddrV6};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::Poll;
+use std::time::UNIX_EPOCH;
 
 use futures_core::future::BoxFuture;
-use ibcm_sys::packet::{self, Address, Head, Outgoing, Received, RecvBatch, Source};
+use ibcm_sys::packet::{self, Address, Head, Instruction, Outgoing, Received, RecvBatch, Source};
 use ibwire::raw::{Ipv6Header, NextHeader};
 use rustix::io::Errno;
 use socket2::{Domain, Protocol as Number, Socket, Type};
 
 use super::claims::{self, Claims};
+use super::filter;
 use super::queue::{self, Queue};
 use super::watch::Watch;
 use crate::backend::{Backend, Ipv6, NotSent, Wait};
@@ -86,6 +89,7 @@ impl RawSockets {
             wire_len: received.wire_len,
             truncated: received.wire_len > received.data.len(),
             drops_before: lane.queue.drops_before(received.drops),
+            time: received.time.filter(|_| self.plan.is_timed).and_then(|time| UNIX_EPOCH.checked_add(time)),
             subnet: None,
         })
     }
@@ -110,26 +114,38 @@ fn open(link: &Interface, next: NextHeader, plan: &Plan<Ipv6>) -> Result<OwnedFd
     let number = Number::from(i32::from(next.0));
     let socket = Socket::new(Domain::IPV6, Type::RAW.nonblocking().cloexec(), Some(number));
     let socket = socket.map_err(|error| RawError::io("make a raw socket", error))?;
+    let (options, fd) = (&plan.own, socket.as_fd());
+    let of_icmp = options.icmp_types.filter(|_| next == NextHeader::ICMPV6);
+    // It has received since it was made: nothing of that which it is not to have.
+    let narrows = of_icmp.is_some() || options.address.is_some() || !plan.program.is_empty();
+    if narrows {
+        filter::attach(fd, &filter::NOTHING)?;
+    }
     let set_up = || -> std::io::Result<()> {
         socket.bind_device(Some(link.name.as_bytes()))?;
         socket.set_multicast_if_v6(link.index)?;
-        socket.set_multicast_loop_v6(plan.own.loops)?;
-        if let Some(hops) = plan.own.hop_limit {
+        socket.set_multicast_loop_v6(options.loops)?;
+        if let Some(hops) = options.hop_limit {
             socket.set_unicast_hops_v6(hops.into())?;
         }
-        if let Some(hops) = plan.own.multicast_hops {
+        if let Some(hops) = options.multicast_hops {
             socket.set_multicast_hops_v6(hops.into())?;
         }
         if let Some(bytes) = plan.recv_buffer {
             queue::set_recv_buffer(&socket, bytes)?;
         }
-        let fd = socket.as_fd();
         packet::report_drops(fd)?;
+        if plan.is_timed {
+            packet::deliver_times(fd)?;
+        }
+        if let Some(types) = &of_icmp {
+            packet::icmpv6_types(fd, &types.0)?;
+        }
         packet::deliver_ipv6_facts(fd)?;
-        if let Some(offset) = plan.own.checksum_at {
+        if let Some(offset) = options.checksum_at {
             packet::ipv6_checksum_at(fd, offset)?;
         }
-        if plan.own.caller_header {
+        if options.caller_header {
             packet::ipv6_header_included(fd)?;
         }
         Ok(())
@@ -138,6 +154,19 @@ fn open(link: &Interface, next: NextHeader, plan: &Plan<Ipv6>) -> Result<OwnedFd
         Some(Errno::NODEV) => RawError::LinkGone,
         _ => RawError::io("set up a raw socket", error),
     })?;
+    if let Some(address) = options.address {
+        let scope = if address.is_unicast_link_local() { link.index } else { 0 };
+        let bound = socket.bind(&SocketAddrV6::new(address, 0, 0, scope).into());
+        bound.map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::ADDRNOTAVAIL) => RawError::NotOwnAddress(address),
+            Some(Errno::NODEV) => RawError::LinkGone,
+            _ => RawError::io("bind to an address", error),
+        })?;
+    }
+    if narrows {
+        while socket.recv(&mut [MaybeUninit::uninit()]).is_ok() {}
+        filter::attach(fd, &filter::program(&[], &plan.program)?)?;
+    }
     Ok(socket.into())
 }
 
@@ -241,6 +270,11 @@ impl Backend<Ipv6> for RawSockets {
         let lane = &self.lanes[0];
         let left = socket2::SockRef::from(lane.queue.fd()).leave_multicast_v6(&address, self.link.index);
         left.map_err(|error| RawError::io("leave a group", error))
+    }
+
+    fn set_filter(&self, program: &[Instruction]) -> Result<(), RawError> {
+        let program = filter::program(&[], program)?;
+        self.lanes.iter().try_for_each(|lane| filter::attach(lane.queue.fd().as_fd(), &program))
     }
 
     fn recv_buffer(&self) -> usize {

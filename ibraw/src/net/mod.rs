@@ -2,6 +2,7 @@
 
 mod claims;
 pub(crate) mod ether;
+mod filter;
 mod frame;
 pub(crate) mod ipv6;
 mod queue;

@@ -5,9 +5,9 @@ use ibdev::{PortAttr, RawDest, RawTypes, SendOp, SendWr};
 use ibwire::raw::{EtherType, size};
 use ibwire::{Gid, Lid, Rate, ServiceLevel};
 
-use super::lid_address;
 use super::queue::work;
 use super::socket::{From, OnSubnet, SubnetSocket};
+use super::{SubnetPort, lid_address};
 use crate::backend::{Ether, NotSent};
 use crate::bind::Plan;
 use crate::ether::VlanPolicy;
@@ -38,7 +38,7 @@ fn to(dest: &EtherDest) -> Result<To, RawError> {
 impl OnSubnet for Ether {
     const QP: QpType = QpType::RawEtherType;
 
-    fn types(plan: &Plan<Self>) -> Result<RawTypes, RawError> {
+    fn types(_: &SubnetPort, plan: &Plan<Self>) -> Result<RawTypes, RawError> {
         let own = &plan.own;
         if own.is_promiscuous || own.accepts_other_host || own.sees_outgoing {
             return Err(RawError::Unsupported("receiving what is for others"));
@@ -75,6 +75,7 @@ impl OnSubnet for Ether {
             truncated,
             checksum_partial: false,
             drops_before: from.drops_before,
+            time: None,
             subnet: Some(from.subnet),
         };
         Some((meta, data))

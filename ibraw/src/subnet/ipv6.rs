@@ -4,12 +4,12 @@ use std::net::Ipv6Addr;
 
 use ibdev::qp::QpType;
 use ibdev::{Device, PortAttr, RawTypes, SendOp, SendWr};
-use ibwire::raw::{Ipv6Header, size};
+use ibwire::raw::{Ipv6Header, NextHeader, size};
 use ibwire::{FlowLabel, Gid};
 
 use super::queue::work;
-use super::refused;
 use super::socket::{From, OnSubnet, SubnetSocket};
+use super::{SubnetPort, refused};
 use crate::backend::{Ipv6, NotSent};
 use crate::bind::Plan;
 use crate::meta::Ipv6Meta;
@@ -20,9 +20,8 @@ const HOPS: (u8, u8) = (64, 1);
 
 /// The header of a packet with a payload of `len` bytes.
 fn header(socket: &SubnetSocket<Ipv6>, len: usize, to: &Ipv6Dest) -> Result<Ipv6Header, RawError> {
-    let gids = socket.port.device.gids(socket.port.port).map_err(refused)?;
-    let own = gids.first().ok_or(RawError::Unsupported("a port without a GID"))?;
     let options = &socket.plan.own;
+    let src = source(&socket.port, options.address)?;
     let hop_limit = if to.addr.is_multicast() {
         options.multicast_hops.unwrap_or(HOPS.1)
     } else {
@@ -34,9 +33,20 @@ fn header(socket: &SubnetSocket<Ipv6>, len: usize, to: &Ipv6Dest) -> Result<Ipv6
         payload_len: len as u16,
         next_header: to.next_header,
         hop_limit,
-        src: Ipv6Addr::from(own.gid.0),
+        src,
         dst: to.addr,
     })
+}
+
+/// Where what is sent comes from: the address that the socket is bound to, which the port must have, or its first one.
+fn source(port: &SubnetPort, bound: Option<Ipv6Addr>) -> Result<Ipv6Addr, RawError> {
+    let gids = port.device.gids(port.port).map_err(refused)?;
+    let mut own = gids.iter().map(|entry| Ipv6Addr::from(entry.gid.0));
+    match bound {
+        Some(address) if own.any(|own| own == address) => Ok(address),
+        Some(address) => Err(RawError::NotOwnAddress(address)),
+        None => own.next().ok_or(RawError::Unsupported("a port without a GID")),
+    }
 }
 
 fn gid(to: &Ipv6Dest) -> Gid {
@@ -46,7 +56,10 @@ fn gid(to: &Ipv6Dest) -> Gid {
 impl OnSubnet for Ipv6 {
     const QP: QpType = QpType::RawIpv6;
 
-    fn types(plan: &Plan<Self>) -> Result<RawTypes, RawError> {
+    fn types(port: &SubnetPort, plan: &Plan<Self>) -> Result<RawTypes, RawError> {
+        if plan.own.address.is_some() {
+            source(port, plan.own.address)?;
+        }
         if plan.own.checksum_at.is_some() {
             return Err(RawError::Unsupported("a checksum by the link"));
         }
@@ -65,7 +78,7 @@ impl OnSubnet for Ipv6 {
 
     fn read<'a>(socket: &SubnetSocket<Self>, packet: &'a [u8], from: From) -> Option<(Ipv6Meta, &'a [u8])> {
         let Ok(header) = Ipv6Header::parse(packet) else {
-            socket.count_malformed(&from);
+            socket.leave_out(|counters| &counters.rx_malformed, &from);
             return None;
         };
         let is_heard = socket.plan.hears_port || socket.groups.has(&Group::Ipv6(header.dst));
@@ -73,7 +86,17 @@ impl OnSubnet for Ipv6 {
             socket.turn_away(&from);
             return None;
         }
+        let options = &socket.plan.own;
+        if !header.dst.is_multicast() && options.address.is_some_and(|own| own != header.dst) {
+            socket.leave_out(|counters| &counters.rx_other_host, &from);
+            return None;
+        }
         let payload = &packet[Ipv6Header::LEN..];
+        let of_icmp = options.icmp_types.filter(|_| header.next_header == NextHeader::ICMPV6);
+        if of_icmp.is_some_and(|types| !payload.first().is_some_and(|first| types.has(*first))) {
+            socket.leave_out(|counters| &counters.rx_filtered, &from);
+            return None;
+        }
         let (data, truncated) = socket.cut(payload);
         let meta = Ipv6Meta {
             next_header: header.next_header,
@@ -84,6 +107,7 @@ impl OnSubnet for Ipv6 {
             wire_len: payload.len(),
             truncated,
             drops_before: from.drops_before,
+            time: None,
             subnet: Some(from.subnet),
         };
         Some((meta, data))

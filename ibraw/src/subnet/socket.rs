@@ -27,7 +27,7 @@ pub(crate) trait OnSubnet: Protocol {
     const QP: QpType;
 
     /// What the queue pair takes. What the socket is to be and cannot is an error.
-    fn types(plan: &Plan<Self>) -> Result<RawTypes, RawError>;
+    fn types(port: &SubnetPort, plan: &Plan<Self>) -> Result<RawTypes, RawError>;
 
     /// Whether other sockets of the port hear what this one sends to groups.
     fn loops(plan: &Plan<Self>) -> bool;
@@ -78,11 +78,17 @@ pub(crate) struct SubnetSocket<P: OnSubnet> {
 
 impl<P: OnSubnet> SubnetSocket<P> {
     pub(crate) fn bind(port: &Arc<SubnetPort>, plan: &Plan<P>) -> Result<Self, RawError> {
+        if plan.is_timed {
+            return Err(RawError::Unsupported("a time of arrival"));
+        }
+        if !plan.program.is_empty() {
+            return Err(RawError::Unsupported("a filter program"));
+        }
         let filter = RawFilter {
             view: if plan.hears_port { RawView::Port } else { RawView::Joined },
             exclusive: plan.is_exclusive,
             loopback: P::loops(plan),
-            ..RawFilter::new(P::types(plan)?)
+            ..RawFilter::new(P::types(port, plan)?)
         };
         let (longest, _) = P::longest(&port.attr()?);
         let queue = Arc::new(Queue::open(port, P::QP, filter, longest, plan.recv_buffer)?);
@@ -105,9 +111,9 @@ impl<P: OnSubnet> SubnetSocket<P> {
         Ok(if self.plan.is_strict { within_mtu } else { longest })
     }
 
-    /// A packet has come that is none.
-    pub(super) fn count_malformed(&self, from: &From) {
-        count(&self.counters.rx_malformed);
+    /// A packet has come that is none, or not for this socket.
+    pub(super) fn leave_out(&self, cause: fn(&Counters) -> &AtomicU64, from: &From) {
+        count(cause(&self.counters));
         self.untold.fetch_add(from.drops_before, Ordering::Relaxed);
     }
 
