@@ -4,12 +4,13 @@
 //! (CAP_NET_RAW). `cargo run --example chat -- --sim` is the same program three times over on an in-process subnet.
 
 use std::error::Error;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{SinkExt, StreamExt};
 use ibcm::sim::Subnet;
 use ibraw::{EtherType, Group, Link, RawError, RawEtherSocket};
-use tokio::sync::mpsc;
+use tokio::sync::{Barrier, mpsc};
 
 const CHAT: EtherType = EtherType::LOCAL_1;
 
@@ -39,7 +40,7 @@ async fn chat(link: Link, name: &str, mut lines: mpsc::Receiver<String>) -> Resu
                 Err(error) if error.is_transient() => eprintln!("{name}: {error}"), // the link may come back
                 Err(error) => return Err(error),
             },
-            () = tokio::time::sleep(Duration::from_millis(200)), if is_said => return Ok(()),
+            () = tokio::time::sleep(Duration::from_secs(1)), if is_said => return Ok(()),
         }
     }
 }
@@ -69,10 +70,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     let names = ["ann", "bob", "cy"];
     let net = Subnet::star(names).await?;
+    let all = Arc::new(Barrier::new(names.len()));
     let talk = |name| {
         let (say, lines) = mpsc::channel(1);
+        let all = all.clone();
         let saying = async move {
-            tokio::task::yield_now().await; // all have joined
+            say.send(format!("{name} is here")).await?;
+            drop(say.reserve().await); // it is said, so this one has joined
+            all.wait().await;
             say.send(format!("hello from {name}")).await
         };
         let link: Link = net.device(name).into(); // the changed line

@@ -66,6 +66,7 @@ fn main() -> ExitCode {
         both("ether_to_python_and_back", ether::python_answers),
         both("ether_times_of_arrival", options::times_of_frames),
         both("ether_a_program_of_the_caller", options::a_program_for_frames),
+        both("ether_without_waiting", ether::without_waiting),
         both("ether_batches_and_streams", loss::batches_and_streams),
         both(
             "raw_t17_t18_frames_of_groups_that_are_equal_on_ethernet",
@@ -78,6 +79,7 @@ fn main() -> ExitCode {
         both("raw_t22_vlan_frames", ether::vlan_frames),
         both("raw_t23_outgoing_only_if_asked_for", ether::outgoing_only_if_asked_for),
         both("raw_t24_truncation_is_seen", ether::truncation_is_seen),
+        both("raw_t24_what_is_cut_is_dropped", ether::what_is_cut_is_dropped),
         both("raw_t29_every_loss_is_counted", loss::every_loss_is_counted),
         both("raw_t30_given_up_under_load", loss::given_up_under_load),
         both("raw_t31_two_tasks_share", loss::two_tasks_share),

@@ -35,6 +35,10 @@ pub trait Protocol: sealed::Sealed + Sized + Clone + fmt::Debug + Send + Sync + 
     /// Length of a datagram that is longer than the socket's buffer.
     #[doc(hidden)]
     fn cut(meta: &Self::Meta) -> Option<usize>;
+
+    /// What a datagram tells of losses before it.
+    #[doc(hidden)]
+    fn drops_before(meta: &mut Self::Meta) -> &mut u32;
 }
 
 /// Packets of an EtherType.
@@ -54,6 +58,10 @@ impl Protocol for Ether {
 
     fn cut(meta: &EtherMeta) -> Option<usize> {
         meta.truncated.then_some(meta.wire_len)
+    }
+
+    fn drops_before(meta: &mut EtherMeta) -> &mut u32 {
+        &mut meta.drops_before
     }
 }
 
@@ -75,6 +83,10 @@ impl Protocol for Ipv6 {
 
     fn cut(meta: &Ipv6Meta) -> Option<usize> {
         meta.truncated.then_some(meta.wire_len)
+    }
+
+    fn drops_before(meta: &mut Ipv6Meta) -> &mut u32 {
+        &mut meta.drops_before
     }
 }
 

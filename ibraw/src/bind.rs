@@ -89,10 +89,9 @@ impl<P: Protocol> Bind<P> {
         self
     }
 
-    /// A payload longer than the buffer is an error of `recv` and of the stream. Default: it is delivered as far as there is
-    /// room, and its metadata says so.
-    pub fn truncation_is_error(mut self) -> Self {
-        self.cuts = OnTruncate::Error;
+    /// What becomes of a payload longer than the buffer. Default: [`OnTruncate::Deliver`].
+    pub fn on_truncate(mut self, what: OnTruncate) -> Self {
+        self.cuts = what;
         self
     }
 

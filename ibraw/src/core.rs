@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -12,11 +12,15 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::backend::{Backend, NotSent, Protocol, Wait};
+use crate::batch::Taken;
 use crate::stats::RawStats;
 use crate::{Batch, Datagram, Group, Link, RawError, Sent};
 
 /// Rooms for one datagram that are kept.
 const SPARE: usize = 4;
+
+/// How often who does not wait takes what is for others out of the queue.
+const TRIES: usize = 64;
 
 /// The first and the longest pause before it is tried again to send on a link without buffers.
 const PAUSE: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
@@ -25,7 +29,9 @@ const PAUSE: (Duration, Duration) = (Duration::from_micros(50), Duration::from_m
 pub(crate) struct Core<P: Protocol> {
     pub(crate) backend: Box<dyn Backend<P>>,
     pub(crate) link: Link,
-    pub(crate) cuts: OnTruncate,
+    cuts: OnTruncate,
+    /// Losses that datagrams told of which were dropped because they were cut: the next one passes them on.
+    untold: AtomicU32,
     pub(crate) send_timeout: Duration,
     spare: Mutex<Vec<Batch<P>>>,
     groups: Mutex<HashMap<Group, usize>>,
@@ -37,11 +43,18 @@ pub(crate) struct Core<P: Protocol> {
     looks: AtomicU8,
 }
 
-/// What becomes of a datagram that is longer than the socket's buffer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum OnTruncate {
+/// What becomes of a datagram that is longer than the socket's buffer. Each is counted
+/// ([`rx_truncated`](RawStats::rx_truncated)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum OnTruncate {
+    /// It is received as far as there is room, and its metadata says so.
     #[default]
     Deliver,
+    /// It is dropped.
+    Drop,
+    /// It is [`RawError::Truncated`] of [`recv`](crate::RawSocket::recv) and of the stream; batches and
+    /// [`recv_from`](crate::RawSocket::recv_from) have it as far as there is room.
     Error,
 }
 
@@ -56,6 +69,7 @@ impl<P: Protocol> Core<P> {
             backend,
             link,
             cuts,
+            untold: AtomicU32::new(0),
             send_timeout,
             spare: Mutex::default(),
             groups: Mutex::default(),
@@ -89,7 +103,36 @@ impl<P: Protocol> Core<P> {
         if found.is_ready() {
             self.looks.store(P::LOOKS, Ordering::Relaxed);
         }
+        if self.cuts == OnTruncate::Drop {
+            self.drop_cut(&mut batch.taken);
+        }
         Ok(found)
+    }
+
+    /// Leaves out what was cut, but not what that told of losses before it.
+    fn drop_cut(&self, taken: &mut Vec<Taken<P>>) {
+        let mut lost = self.untold.swap(0, Ordering::Relaxed);
+        taken.retain_mut(|Taken { meta, .. }| {
+            lost = lost.saturating_add(*P::drops_before(meta));
+            let is_whole = P::cut(meta).is_none();
+            if is_whole {
+                *P::drops_before(meta) = std::mem::take(&mut lost);
+            }
+            is_whole
+        });
+        self.untold.fetch_add(lost, Ordering::Relaxed);
+    }
+
+    /// Receives some of what there is, without waiting; whether there was anything for this socket.
+    pub(crate) fn fill_now(&self, batch: &mut Batch<P>, most: usize) -> Result<bool, RawError> {
+        // Who does not wait is not kept by a flood for others.
+        for _ in 0..TRIES {
+            match self.try_fill(batch, most)? {
+                Poll::Ready(()) if batch.is_empty() => {}
+                found => return Ok(found.is_ready()),
+            }
+        }
+        Ok(false)
     }
 
     /// Not exact where many tasks receive, which does no harm.
@@ -101,24 +144,46 @@ impl<P: Protocol> Core<P> {
 
     /// Receives one datagram and gives it to `take`.
     pub(crate) async fn recv_one<T>(&self, take: impl FnOnce(&mut Batch<P>) -> T) -> Result<T, RawError> {
-        let mut batch = self.spare().pop().unwrap_or_else(|| self.backend.room(1));
+        let mut batch = self.room_for_one();
         let filled = self.fill(&mut batch, 1).await;
         let taken = filled.map(|()| take(&mut batch));
+        self.keep(batch);
+        taken
+    }
+
+    /// The same without waiting; `None` if there was nothing.
+    pub(crate) fn recv_one_now<T>(
+        &self,
+        take: impl FnOnce(&mut Batch<P>) -> T,
+    ) -> Result<Option<T>, RawError> {
+        let mut batch = self.room_for_one();
+        let filled = self.fill_now(&mut batch, 1);
+        let taken = filled.map(|any| any.then(|| take(&mut batch)));
+        self.keep(batch);
+        taken
+    }
+
+    fn room_for_one(&self) -> Batch<P> {
+        self.spare().pop().unwrap_or_else(|| self.backend.room(1))
+    }
+
+    fn keep(&self, batch: Batch<P>) {
         let mut spare = self.spare();
         if spare.len() < SPARE {
             spare.push(batch);
         }
-        taken
     }
 
     pub(crate) async fn recv(&self) -> Result<Datagram<P::Meta>, RawError> {
         loop {
-            let mut taken = None;
-            self.recv_one(|batch| batch.take(|datagram| taken = Some(datagram))).await?;
-            if let Some(datagram) = taken {
+            if let Some(datagram) = self.recv_one(first).await? {
                 return self.whole(datagram);
             }
         }
+    }
+
+    pub(crate) fn recv_now(&self) -> Result<Option<Datagram<P::Meta>>, RawError> {
+        self.recv_one_now(first)?.flatten().map(|datagram| self.whole(datagram)).transpose()
     }
 
     /// The datagram, or the error that it was cut if that is one.
@@ -146,15 +211,7 @@ impl<P: Protocol> Core<P> {
 
     async fn send_some(&self, datagrams: &[(&[u8], &P::Dest)]) -> Result<usize, RawError> {
         tokio::task::coop::consume_budget().await;
-        let good = datagrams.iter().take(ibcm_sys::packet::BATCH);
-        let mut count = 0;
-        for (data, dest) in good {
-            match self.backend.check(data, dest) {
-                Ok(_) => count += 1,
-                Err(error) if count == 0 => return Err(error),
-                Err(_) => break,
-            }
-        }
+        let good = &datagrams[..self.good(datagrams)?];
         // A time that is longer than a clock can tell is as good as none.
         let deadline = Instant::now().checked_add(self.send_timeout);
         let mut pause = PAUSE.0;
@@ -162,7 +219,7 @@ impl<P: Protocol> Core<P> {
         loop {
             self.check_open()?;
             // What is waited for, and what is wrong if it does not come in time.
-            let (wait, late) = match self.backend.send(&datagrams[..count]) {
+            let (wait, late) = match self.backend.send(good) {
                 Ok(sent) => return Ok(sent),
                 Err(NotSent::Error(error)) => return Err(error),
                 Err(NotSent::WouldBlock) => (self.backend.writable(), full()),
@@ -192,6 +249,39 @@ impl<P: Protocol> Core<P> {
                 Err(_) => return Err(late),
             }
         }
+    }
+
+    /// Sends some, without waiting; none if there is no room, or the way is not known.
+    pub(crate) fn send_now(&self, datagrams: &[(&[u8], &P::Dest)]) -> Result<usize, RawError> {
+        self.check_open()?;
+        let good = &datagrams[..self.good(datagrams)?];
+        if good.is_empty() {
+            return Ok(0);
+        }
+        match self.backend.send(good) {
+            Ok(sent) => Ok(sent),
+            Err(NotSent::Error(error)) => Err(error),
+            Err(_) => Ok(0),
+        }
+    }
+
+    /// With how many of the first ones of a call nothing is wrong.
+    fn good(&self, datagrams: &[(&[u8], &P::Dest)]) -> Result<usize, RawError> {
+        let mut count = 0;
+        for (data, dest) in datagrams.iter().take(ibcm_sys::packet::BATCH) {
+            match self.backend.check(data, dest) {
+                Ok(_) => count += 1,
+                Err(error) if count == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(count)
+    }
+
+    pub(crate) fn send_one_now(&self, data: &[u8], dest: &P::Dest) -> Result<Option<Sent>, RawError> {
+        let wire_len = self.backend.check(data, dest)?;
+        let sent = self.send_now(&[(data, dest)])?;
+        Ok((sent > 0).then_some(Sent { wire_len }))
     }
 
     pub(crate) async fn send_to(&self, data: &[u8], dest: &P::Dest) -> Result<Sent, RawError> {
@@ -264,11 +354,18 @@ impl<P: Protocol> Core<P> {
     }
 }
 
+/// The first datagram of a batch, with bytes of its own.
+fn first<P: Protocol>(batch: &mut Batch<P>) -> Option<Datagram<P::Meta>> {
+    let mut first = None;
+    batch.take(|datagram| first = first.take().or(Some(datagram)));
+    first
+}
+
 impl<P: Protocol> fmt::Debug for Core<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Core").field("link", &self.link).finish_non_exhaustive()
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "soft"))]
 mod tests;

@@ -12,6 +12,9 @@
 //! | [`stream`](RawSocket::stream) | [`sink`](RawSocket::sink) |
 //! | [`framed`](RawSocket::framed) with a codec | the same |
 //!
+//! `try_recv`, `try_recv_from`, `try_recv_batch`, `try_send_to` and `try_send_batch` are the same without waiting; what can be polled
+//! are stream and sink.
+//!
 //! All methods take `&self`; sockets are cheap handles and [`Clone`]. Many tasks may receive: each datagram goes to one of
 //! them. Sources: spec/raw.md, packet(7), raw(7), RFC 3542.
 //!
@@ -46,6 +49,7 @@ mod subnet;
 
 pub use batch::Batch;
 pub use bind::Bind;
+pub use core::OnTruncate;
 pub use error::{ErrorKind, RawError};
 pub use ether::{BindEther, RawEtherSocket, VlanPolicy};
 pub use framed::Framed;

@@ -41,16 +41,8 @@ impl<P: Protocol> RawSocket<P> {
     /// # Errors
     /// As [`recv`](Self::recv), without [`RawError::Truncated`].
     pub async fn recv_from(&self, buffer: &mut [u8]) -> Result<(usize, P::Meta), RawError> {
-        let copy = |batch: &mut Batch<P>| {
-            let (data, meta) = batch.iter().next()?;
-            let len = data.len().min(buffer.len());
-            buffer[..len].copy_from_slice(&data[..len]);
-            let meta = meta.clone();
-            batch.clear();
-            Some((len, meta))
-        };
         // There is one: no batch is filled with none.
-        self.core.recv_one(copy).await?.ok_or(RawError::Closed)
+        self.core.recv_one(copy_to(buffer)).await?.ok_or(RawError::Closed)
     }
 
     /// Room for [`recv_batch`](Self::recv_batch).
@@ -65,6 +57,32 @@ impl<P: Protocol> RawSocket<P> {
     /// As [`recv_from`](Self::recv_from).
     pub async fn recv_batch(&self, batch: &mut Batch<P>) -> Result<usize, RawError> {
         self.core.fill(batch, ibcm_sys::packet::BATCH).await?;
+        Ok(batch.len())
+    }
+
+    /// [`recv`](Self::recv) without waiting: `None` if there is nothing, as far as the runtime knows. Who tries again lets the
+    /// runtime have its turn before, for example by [`yield_now`](tokio::task::yield_now).
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv); but that a link went down or a group was lost may be told to who waits alone.
+    pub fn try_recv(&self) -> Result<Option<Datagram<P::Meta>>, RawError> {
+        self.core.recv_now()
+    }
+
+    /// [`recv_from`](Self::recv_from) without waiting, as [`try_recv`](Self::try_recv).
+    ///
+    /// # Errors
+    /// As [`try_recv`](Self::try_recv), without [`RawError::Truncated`].
+    pub fn try_recv_from(&self, buffer: &mut [u8]) -> Result<Option<(usize, P::Meta)>, RawError> {
+        Ok(self.core.recv_one_now(copy_to(buffer))?.flatten())
+    }
+
+    /// [`recv_batch`](Self::recv_batch) without waiting, as [`try_recv`](Self::try_recv): 0 if there is nothing.
+    ///
+    /// # Errors
+    /// As [`try_recv`](Self::try_recv), without [`RawError::Truncated`].
+    pub fn try_recv_batch(&self, batch: &mut Batch<P>) -> Result<usize, RawError> {
+        self.core.fill_now(batch, ibcm_sys::packet::BATCH)?;
         Ok(batch.len())
     }
 
@@ -85,6 +103,24 @@ impl<P: Protocol> RawSocket<P> {
     /// As [`send_to`](Self::send_to), of the first.
     pub async fn send_batch(&self, datagrams: &[(&[u8], &P::Dest)]) -> Result<usize, RawError> {
         self.core.send(datagrams).await
+    }
+
+    /// [`send_to`](Self::send_to) without waiting: `None`, and nothing was sent, if there is no room, or the way on a subnet
+    /// is not known; `send_to` finds it.
+    ///
+    /// # Errors
+    /// As [`send_to`](Self::send_to), without [`RawError::NoBuffers`] and [`RawError::SaUnavailable`].
+    pub fn try_send_to(&self, data: &[u8], dest: &P::Dest) -> Result<Option<Sent>, RawError> {
+        self.core.send_one_now(data, dest)
+    }
+
+    /// Sends the first of these datagrams, up to 64, with one system call and without waiting, as
+    /// [`try_send_to`](Self::try_send_to). How many were sent.
+    ///
+    /// # Errors
+    /// As [`try_send_to`](Self::try_send_to), of the first.
+    pub fn try_send_batch(&self, datagrams: &[(&[u8], &P::Dest)]) -> Result<usize, RawError> {
+        self.core.send_now(datagrams)
     }
 
     /// Joins a group: its datagrams are received from now on, until the membership is dropped. Memberships are counted.
@@ -156,6 +192,18 @@ impl<P: Protocol> RawSocket<P> {
     /// its last handle and membership.
     pub fn close(&self) {
         self.core.close();
+    }
+}
+
+/// Copies the datagram of a batch of one, as far as there is room.
+fn copy_to<P: Protocol>(buffer: &mut [u8]) -> impl FnOnce(&mut Batch<P>) -> Option<(usize, P::Meta)> {
+    |batch| {
+        let (data, meta) = batch.iter().next()?;
+        let len = data.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&data[..len]);
+        let meta = meta.clone();
+        batch.clear();
+        Some((len, meta))
     }
 }
 

@@ -8,7 +8,8 @@ use bytes::{Buf, BytesMut};
 use futures::{SinkExt, StreamExt};
 use ibdev::Device;
 use ibraw::{
-    EtherDest, EtherType, Group, Ipv6Dest, Link, NextHeader, RawError, RawEtherSocket, RawIpv6Socket,
+    EtherDest, EtherType, Group, Ipv6Dest, Link, NextHeader, OnTruncate, RawError, RawEtherSocket,
+    RawIpv6Socket,
 };
 use ibsoft::sim::Subnet;
 use ibwire::Lid;
@@ -36,7 +37,7 @@ async fn raw_t24_a_cut_is_seen_or_said() {
     let (_net, ann, bob, to) = subnet().await;
     let a = RawEtherSocket::bind(&ann, [CHAT]).await.unwrap();
     let seen = RawEtherSocket::bind(&bob, [CHAT]).buffer(8).await.unwrap();
-    let said = RawEtherSocket::bind(&bob, [CHAT]).buffer(8).truncation_is_error().await.unwrap();
+    let said = RawEtherSocket::bind(&bob, [CHAT]).buffer(8).on_truncate(OnTruncate::Error).await.unwrap();
     let mut stream = said.stream();
     for text in [&b"sixteen bytes are"[..16], b"sixteen bytes, 2"] {
         a.send_to(text, &to).await.unwrap();
@@ -69,13 +70,66 @@ async fn raw_t24_a_buffer_of_the_caller_and_a_cut_of_ipv6() {
     let next = NextHeader::EXPERIMENT_1;
     let a = RawIpv6Socket::bind(&ann, [next]).await.unwrap();
     let seen = RawIpv6Socket::bind(&bob, [next]).buffer(4).await.unwrap();
-    let said = RawIpv6Socket::bind(&bob, [next]).buffer(4).truncation_is_error().await.unwrap();
+    let said = RawIpv6Socket::bind(&bob, [next]).buffer(4).on_truncate(OnTruncate::Error).await.unwrap();
     let gid = net.device("bob").gids(1).unwrap()[0].gid;
     a.send_to(b"12345", &Ipv6Dest { addr: gid.0.into(), next_header: next }).await.unwrap();
     let cut = seen.recv().await.unwrap();
     assert_eq!((&cut.data[..], cut.meta.truncated, cut.meta.wire_len), (&b"1234"[..], true, 5));
     assert!(matches!(said.recv().await, Err(RawError::Truncated { wire: 5, buffer: 4 })));
     assert_eq!((said.stats().rx_truncated, said.stats().rx_bytes), (1, 5));
+}
+
+/// What is cut may be dropped, however it would have been received.
+#[tokio::test(start_paused = true)]
+async fn raw_t24_a_cut_is_dropped() {
+    let (_net, ann, bob, to) = subnet().await;
+    let a = RawEtherSocket::bind(&ann, [CHAT]).await.unwrap();
+    let b = RawEtherSocket::bind(&bob, [CHAT]).buffer(8).on_truncate(OnTruncate::Drop).await.unwrap();
+    let (mut batch, mut stream) = (b.batch(), b.stream());
+    for way in 0..4 {
+        a.send_batch(&[(&[7; 12], &to), (b"eight is", &to)]).await.unwrap();
+        let whole = match way {
+            0 => b.recv().await.unwrap().data.to_vec(),
+            1 => {
+                let mut buffer = [0; 12];
+                let (len, _) = b.recv_from(&mut buffer).await.unwrap();
+                buffer[..len].to_vec()
+            }
+            2 => {
+                assert_eq!(b.recv_batch(&mut batch).await.unwrap(), 1);
+                batch.iter().next().unwrap().0.to_vec()
+            }
+            _ => stream.next().await.unwrap().unwrap().data.to_vec(),
+        };
+        assert_eq!(whole, b"eight is", "{way}");
+    }
+    assert_eq!((b.stats().rx_truncated, b.stats().rx_packets), (4, 8));
+}
+
+/// Each call that waits has one that does not.
+#[tokio::test(start_paused = true)]
+async fn who_does_not_wait_gets_what_is_there() {
+    let (_net, a, b, to) = pair().await;
+    let mut batch = b.batch();
+    assert!(b.try_recv().unwrap().is_none());
+    assert!(b.try_recv_from(&mut [0; 8]).unwrap().is_none());
+    assert_eq!(b.try_recv_batch(&mut batch).unwrap(), 0);
+    assert_eq!(a.try_send_to(b"12345678", &to).unwrap().unwrap().wire_len, 8);
+    assert_eq!(a.try_send_batch(&[(b"87654321", &to), (&[0; 5000], &to)]).unwrap(), 1);
+    assert_eq!(a.try_send_batch(&[]).unwrap(), 0);
+    assert_eq!(a.try_send_batch(&[(b"11112222", &to), (b"33334444", &to)]).unwrap(), 2);
+    let refused = a.try_send_to(&[0; 5000], &to);
+    assert!(matches!(refused, Err(RawError::TooLarge { len: 5000, .. })), "{refused:?}");
+    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    assert_eq!(&b.try_recv().unwrap().unwrap().data[..], b"12345678");
+    let mut buffer = [0; 4];
+    let (len, meta) = b.try_recv_from(&mut buffer).unwrap().unwrap();
+    assert_eq!((len, meta.wire_len, &buffer), (4, 8, b"8765"));
+    assert_eq!(b.try_recv_batch(&mut batch).unwrap(), 2);
+    assert!(b.try_recv().unwrap().is_none());
+    b.close();
+    assert!(matches!(b.try_recv(), Err(RawError::Closed)));
+    assert!(matches!(b.try_send_to(b"12345678", &to), Err(RawError::Closed)));
 }
 
 /// A datagram that cannot be sent does not hide that those before it were.

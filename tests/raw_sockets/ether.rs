@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use futures::{SinkExt, StreamExt};
-use ibraw::{EtherDest, EtherType, FrameKind, Group, RawError, VlanPolicy};
+use ibraw::{EtherDest, EtherType, FrameKind, Group, OnTruncate, RawError, VlanPolicy};
 use pcap_file::pcap::{PcapPacket, PcapWriter};
 use tests::decode::{Want, tshark};
 
@@ -167,6 +167,51 @@ pub(crate) async fn truncation_is_seen(net: Place) -> Outcome {
         break;
     }
     assert_eq!(socket.stats().rx_truncated, 1);
+    Ok(())
+}
+
+/// Where who receives has said so, what was cut is dropped, and counted.
+pub(crate) async fn what_is_cut_is_dropped(net: Place) -> Outcome {
+    let mut peer = Peer::start(&net, There, "ether", TYPE.0)?;
+    let socket = net.bind(&link(&net, Here)?, [TYPE]).buffer(64).on_truncate(OnTruncate::Drop).await?;
+    for payload in [[1; 65].to_vec(), vec![2; 64], vec![3; 1000], vec![4; 46]] {
+        peer.send(&frame(Here.mac(), There, TYPE.0, &payload))?;
+    }
+    for (len, byte) in [(64, 2), (46, 4)] {
+        let taken = socket.recv().await?;
+        assert_eq!((&taken.data[..], taken.meta.truncated), (&vec![byte; len][..], false));
+    }
+    assert_eq!((socket.stats().rx_truncated, socket.stats().rx_packets), (2, 4));
+    Ok(())
+}
+
+/// Who does not wait gets the same, be it that somebody has waited before or not.
+pub(crate) async fn without_waiting(net: Place) -> Outcome {
+    let mut peer = Peer::start(&net, There, "ether", TYPE.0)?;
+    let socket = ether(&net, Here).await?;
+    let to = EtherDest::station(There.mac(), TYPE);
+    for round in 0..3 {
+        assert!(socket.try_recv()?.is_none());
+        let mut batch = socket.batch();
+        assert_eq!((socket.try_recv_batch(&mut batch)?, batch.len()), (0, 0));
+        peer.send(&frame(Here.mac(), There, TYPE.0, &[round; 46]))?;
+        let mut buffer = [0; 4];
+        let (len, meta) = loop {
+            match socket.try_recv_from(&mut buffer)? {
+                Some(taken) => break taken,
+                None => tokio::task::yield_now().await,
+            }
+        };
+        assert_eq!((len, meta.wire_len, buffer), (4, 46, [round; 4]));
+        assert_eq!(socket.try_send_to(b"to Python", &to)?.map(|sent| sent.wire_len), Some(9));
+        assert_eq!(socket.try_send_batch(&[(b"one", &to), (&[0; 1501], &to), (b"not", &to)])?, 1);
+        for text in [&b"to Python"[..], b"one"] {
+            assert_eq!(peer.recv()?.0, frame(There.mac(), Here, TYPE.0, text));
+        }
+        // From now on it is watched.
+        peer.send(&frame(Here.mac(), There, TYPE.0, b"waited for"))?;
+        assert_eq!(&socket.recv().await?.data[..10], b"waited for");
+    }
     Ok(())
 }
 

@@ -7,6 +7,7 @@ use ibcm_sys::packet::RecvBatch;
 
 use super::{Core, OnTruncate};
 use crate::backend::{Backend, Ether, NotSent, Wait};
+use crate::batch::Taken;
 use crate::stats::Counters;
 use crate::{Batch, EtherDest, Group, Link, RawError};
 
@@ -86,7 +87,6 @@ impl Backend<Ether> for Slow {
 }
 
 /// The system is asked in the order in which the socket counts.
-#[cfg(feature = "soft")]
 #[tokio::test(start_paused = true)]
 async fn raw_t18_who_joins_while_the_last_one_leaves_is_a_member() {
     let net = ibsoft::sim::Subnet::star(["ann", "bob"]).await.expect("a subnet");
@@ -110,7 +110,6 @@ async fn raw_t18_who_joins_while_the_last_one_leaves_is_a_member() {
 }
 
 /// However much comes for others, the task gives its turn away.
-#[cfg(feature = "soft")]
 #[tokio::test(start_paused = true)]
 async fn frames_for_others_do_not_keep_a_thread() {
     let net = ibsoft::sim::Subnet::star(["ann", "bob"]).await.expect("a subnet");
@@ -130,8 +129,55 @@ async fn frames_for_others_do_not_keep_a_thread() {
     }
 }
 
+/// Who does not wait is kept neither by what is for others nor by a link that takes nothing.
+#[tokio::test(start_paused = true)]
+async fn who_does_not_wait_is_not_kept() {
+    let net = ibsoft::sim::Subnet::star(["ann", "bob"]).await.expect("a subnet");
+    let link: Link = net.device("ann").into();
+    let is_full = Arc::new(AtomicBool::new(true));
+    let backend = Box::new(Slow { is_flooded: true, is_full: is_full.clone(), ..Slow::default() });
+    let core = Core::<Ether>::new(backend, link, OnTruncate::Deliver, Duration::ZERO);
+    assert!(core.recv_now().expect("no error").is_none());
+    let to = EtherDest::lid(ibwire::Lid(1), crate::EtherType(0x88b5));
+    assert!(core.send_one_now(b"12345678", &to).expect("no error").is_none());
+    is_full.store(false, Ordering::SeqCst);
+    assert!(core.send_one_now(b"12345678", &to).expect("no error").is_some());
+}
+
+/// What was lost before a datagram that is dropped itself is told with the next one, be that of the next batch.
+#[tokio::test(start_paused = true)]
+async fn raw_t24_what_a_cut_datagram_told_of_losses_is_passed_on() {
+    let net = ibsoft::sim::Subnet::star(["ann", "bob"]).await.expect("a subnet");
+    let link: Link = net.device("ann").into();
+    let core = Core::<Ether>::new(Box::new(Slow::default()), link, OnTruncate::Drop, Duration::ZERO);
+    let taken = |drops_before, truncated| Taken::<Ether> {
+        data: crate::batch::Data::Shared(b"12345678"[..].into()),
+        meta: crate::EtherMeta {
+            ether_type: crate::EtherType(0x88b5),
+            src: None,
+            dst: None,
+            kind: crate::FrameKind::Host,
+            vlan: None,
+            wire_len: 8,
+            truncated,
+            checksum_partial: false,
+            time: None,
+            drops_before,
+            subnet: None,
+        },
+    };
+    let told = |mut all: Vec<_>| {
+        core.drop_cut(&mut all);
+        all.iter().map(|taken| taken.meta.drops_before).collect::<Vec<_>>()
+    };
+    assert_eq!(told(vec![taken(1, false), taken(2, true), taken(3, false), taken(0, false)]), [1, 5, 0]);
+    assert_eq!(told(vec![taken(4, true), taken(5, true)]), []);
+    assert_eq!(told(vec![]), []);
+    assert_eq!(told(vec![taken(1, false)]), [10]);
+    assert_eq!(told(vec![taken(0, false)]), [0]);
+}
+
 /// While the link takes nothing a sink takes 64, those that it has begun to send included.
-#[cfg(feature = "soft")]
 #[tokio::test(start_paused = true)]
 async fn a_sink_holds_64_while_the_link_blocks() {
     let net = ibsoft::sim::Subnet::star(["ann", "bob"]).await.expect("a subnet");
