@@ -274,7 +274,7 @@ pub(crate) async fn a_program_for_packets(net: Net) -> Outcome {
         }
     });
     let link = crate::ends::link(&net, Here)?;
-    for _ in 0..50 {
+    for _ in 0..200 {
         let socket = RawIpv6Socket::bind(&link, [NEXT]).filter(&has(0, b'y')).await?;
         let taken = loop {
             peer.send_to(b"yes", Here.address())?; // it may be lost in the flood
