@@ -112,8 +112,8 @@ impl<P: Protocol> Bind<P> {
     /// stations and groups are told apart after it. A socket for IPv6 packets shows it what follows the IPv6 header.
     ///
     /// It has at most 4,096 instructions; with several EtherTypes, or a VLAN policy, or outgoing frames, 3 less and one less
-    /// for each EtherType. What is longer is [`RawError::Invalid`], what is no program [`RawError::InvalidFilter`]. Not on a subnet:
-    /// [`RawError::Unsupported`].
+    /// for each EtherType. What is longer is [`RawError::Invalid`], what is no program [`RawError::InvalidFilter`]. The system lets a
+    /// socket have `net.core.optmem_max` bytes of programs and the like: of more, [`RawError::Io`]. Not on a subnet: [`RawError::Unsupported`].
     ///
     /// ```
     /// use ibraw::Instruction;

@@ -105,6 +105,9 @@ impl<P: Protocol> Core<P> {
         }
         if self.cuts == OnTruncate::Drop {
             self.drop_cut(&mut batch.taken);
+            if batch.is_empty() {
+                batch.clear(); // the kernel has the ring's block again
+            }
         }
         Ok(found)
     }

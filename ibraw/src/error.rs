@@ -90,7 +90,7 @@ pub enum RawError {
         limit: u64,
     },
     /// A socket is bound to, or sends from, an address that is not its own.
-    #[error("{0} is not an address of this link")]
+    #[error("{0} is not an address of this port or machine")]
     NotOwnAddress(Ipv6Addr),
     /// What is no filter program: a jump or a load out of bounds, an operation that there is none of, or no return at the end.
     #[error("the kernel does not take the filter program: it is not valid")]

@@ -54,9 +54,9 @@ stats! {
     tx_packets,
     /// Their payload in bytes.
     tx_bytes,
-    /// How often the link had no buffers, and it was tried again.
+    /// How often the link had no buffers; who waits tries again.
     tx_nobufs,
-    /// How often the socket's buffer was full, and it was waited for room.
+    /// How often the socket's buffer was full.
     tx_would_block,
     /// Datagrams that the queue pair of a subnet had taken and could not send.
     tx_faults,

@@ -33,8 +33,8 @@ async fn raw_t14_types_of_icmpv6_that_are_not_named_are_left_out() {
     let addr = address(&net, "bob");
     let to = |next_header| Ipv6Dest { addr, next_header };
     let mut datagrams: Vec<_> =
-        [30, 0, 33, 31, 1, 32, 254, 255].map(|icmp_type| (vec![icmp_type], both[0])).into();
-    datagrams.push((vec![], both[0]));
+        [30, 0, 33, 31, 1, 32, 254, 255].map(|icmp_type| (vec![icmp_type, 0, 0, 0], both[0])).into();
+    datagrams.push((vec![0, 0, 0], both[0])); // shorter than a header
     datagrams.push((vec![30], NEXT));
     for (data, next_header) in datagrams {
         a.send_to(&data, &to(next_header)).await.unwrap();

@@ -31,7 +31,7 @@ pub enum Kind {
     Promiscuous,
 }
 
-/// One instruction of a classic BPF program: `sock_filter` of linux/filter.h, and a line of `tcpdump -ddd`.
+/// One instruction of a classic BPF program: `sock_filter` of linux/filter.h, and a line of `tcpdump -ddd`, but the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Instruction {
     /// Operation.

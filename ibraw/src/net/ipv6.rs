@@ -1,6 +1,7 @@
 //! IPv6 packets over raw(7).
 
 use std::collections::HashSet;
+use std::io::ErrorKind;
 use std::mem::MaybeUninit;
 use std::net::{Ipv6Addr, SocketAddrV6};
 use std::os::fd::{AsFd, OwnedFd};
@@ -164,7 +165,10 @@ fn open(link: &Interface, next: NextHeader, plan: &Plan<Ipv6>) -> Result<OwnedFd
         })?;
     }
     if narrows {
-        while socket.recv(&mut [MaybeUninit::uninit()]).is_ok() {}
+        // An error of the link comes once, and what was received is behind it.
+        while !matches!(socket.recv(&mut [MaybeUninit::uninit()]), Err(error) if error.kind() == ErrorKind::WouldBlock)
+        {
+        }
         filter::attach(fd, &filter::program(&[], &plan.program)?)?;
     }
     Ok(socket.into())

@@ -93,7 +93,9 @@ impl OnSubnet for Ipv6 {
         }
         let payload = &packet[Ipv6Header::LEN..];
         let of_icmp = options.icmp_types.filter(|_| header.next_header == NextHeader::ICMPV6);
-        if of_icmp.is_some_and(|types| !payload.first().is_some_and(|first| types.has(*first))) {
+        // Its header is 4 bytes, without which the kernel takes none, either.
+        let kind = payload.first_chunk::<4>().map(|[kind, ..]| *kind);
+        if of_icmp.is_some_and(|types| !kind.is_some_and(|kind| types.has(kind))) {
             socket.leave_out(|counters| &counters.rx_filtered, &from);
             return None;
         }

@@ -1,7 +1,6 @@
 //! What waits in a completion queue.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::collections::{BTreeMap, VecDeque};
 
 use ibdev::{Buf, Completion};
 use ibwire::Qpn;
@@ -25,7 +24,7 @@ pub(super) struct Completions {
 /// Where the completions of each QP are, as far as they were looked through for that.
 #[derive(Debug, Default)]
 struct Index {
-    of_qp: HashMap<Qpn, Vec<u64>, BuildHasherDefault<DefaultHasher>>,
+    of_qp: BTreeMap<Qpn, Vec<u64>>,
     /// The number of the first entry that is not in it.
     end: u64,
     /// How many entries were put into it, those that are gone included.
