@@ -109,11 +109,11 @@ async fn a_device_that_was_given() -> Result {
 /// connection, whose TimeWait is waited for. What closes does so on another thread.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_hca_makes_room_for_the_next() -> Result {
-    let lo = Loopback::claim();
+    let (lo, other) = (Loopback::claim(), Loopback::claim());
     let device = SoftDevice::bind(UdpConfig::new([lo.address(1).into()]))?;
     for _ in 0..50 {
         let given = Hca::open(device.clone()).await?;
-        let named = open(Loopback::claim()).await?;
+        let named = open(other).await?;
         drop((Listener::bind(SID).device(&given).await?, given));
         drop((Listener::bind(SID).device(&named).await?, named));
     }

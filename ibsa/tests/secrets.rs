@@ -29,7 +29,7 @@ fn no_key_is_in_the_debug_form() -> Result<(), InvalidField> {
         format!("{:?}", SaResponse { current_key: KEY as u32, tables: Vec::new() }),
     ];
     for form in &forms {
-        assert!(!form.contains(&format!("{key:?}")) && !form.contains("165"), "{form}");
+        assert!(!form.contains("165, 165"), "{form}"); // the bytes of the key, as any array shows them
         assert!(!form.contains(&KEY.to_string()), "{form}");
     }
     assert!(forms[0].contains("service_key: .., ") && forms[0].contains("service_lease: 7"), "{}", forms[0]);

@@ -93,7 +93,6 @@ fn a_path_that_the_device_cannot_have_is_refused_before_anything_is_sent() {
     assert!(refused.to_string().contains("only reliable connections migrate"), "{refused}");
 }
 
-/// The device cannot do it for other transports: the REQ's path is declined.
 /// A peer whose REP says that it cannot migrate is asked for no path.
 #[test]
 fn a_peer_that_cannot_migrate_is_not_asked_again() {
@@ -128,6 +127,7 @@ fn the_proposal_of_who_turns_passive_is_forgotten() {
     assert_eq!((net.hosts[A].failover(a), net.hosts[A].attrs(a).unwrap().rts.alternate), (None, None));
 }
 
+/// The device cannot do it for other transports: the REQ's path is declined.
 #[test]
 fn an_unreliable_connection_has_no_alternate_path() {
     let mut net = Net::new();
