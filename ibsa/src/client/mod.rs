@@ -66,12 +66,14 @@ impl Client {
     /// then.
     ///
     /// # Errors
-    /// [`QueryError::Device`] as [`new`](Self::new) says, [`QueryError::Closed`].
+    /// [`QueryError::Device`] as [`new`](Self::new) says; this or [`QueryError::Closed`] once the client is over.
     ///
     /// # Cancel safety
     /// Dropped, nothing is open, or all is.
     pub async fn open(&self) -> Result<(), QueryError> {
-        self.shared.open().await.map(drop)
+        self.shared.open().await?;
+        let end = self.shared.lock().end.clone();
+        end.map_or(Ok(()), |end| Err(end.error()))
     }
 
     /// Ends the client for all its handles: what is under way, and what is asked later, fails with

@@ -46,6 +46,7 @@ async fn sa_t75_a_client_that_shuts_down_leaves_nothing_at_the_sa() {
     assert!(matches!(service.changed().await, Err(QueryError::Closed)));
     assert_eq!(notices.next().await, None);
     assert!(matches!(ask(&client).await, Err(QueryError::Closed)));
+    assert!(matches!(client.open().await, Err(QueryError::Closed)));
     client.shutdown().await;
     assert!(matches!(member.leave().await, Err(QueryError::Closed)));
     assert!(matches!(service.cancel().await, Err(QueryError::Closed)));
