@@ -122,8 +122,8 @@ counters! {
         datagrams_received,
         /// Their bytes.
         datagram_bytes_received,
-        /// Groups of datagram sockets that were joined again after a change of the SM and are not heard: they have other keys by
-        /// now, or the device has not attached them.
+        /// Groups of datagram sockets that are not heard any more: joined again after a change of the SM, they have other keys, or the
+        /// device has not attached them; or the HCA's client of the SA has ended before the socket.
         groups_unheard,
         /// Writes of no length that asked whether a peer is still there.
         keepalives_sent,

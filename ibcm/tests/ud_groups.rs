@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
 use common::Result;
@@ -311,6 +313,45 @@ async fn sa_t75_a_socket_whose_sa_client_is_over_is_in_no_group() -> Result {
         assert!(matches!(again, Err(Error::Query(QueryError::Closed))), "{again:?}");
         assert!(socket.group(mgid).is_err());
         socket.leave(mgid).await?;
+        Ok(())
+    })
+    .await?
+}
+
+/// A group that is left at any moment while the client of the SA ends is not heard any more.
+#[tokio::test(start_paused = true)]
+async fn sa_t75_a_group_that_is_left_as_the_sa_client_ends_is_detached() -> Result {
+    timeout(LIMIT, async {
+        let mgid = "ff15::7".parse()?;
+        for turns in 0..8 {
+            let net = two_switches().await?;
+            let odd = Odd::new(net.device("a"), |_| {});
+            let a = Hca::open(odd.as_device()).await?;
+            let socket = ud::Socket::open(&a).await?;
+            socket.join(mgid).await?;
+            a.sa().close();
+            let leaving = tokio::spawn(async move {
+                let mut turns = turns;
+                // So often the other tasks that can run go first.
+                poll_fn(|cx| {
+                    if turns == 0 {
+                        return Poll::Ready(());
+                    }
+                    turns -= 1;
+                    cx.waker().wake_by_ref();
+                    Poll::Pending
+                })
+                .await;
+                (socket.leave(mgid).await, socket)
+            });
+            let (left, _socket) = leaving.await?;
+            assert!(
+                matches!(left, Ok(()) | Err(Error::Query(QueryError::Closed))),
+                "{turns} turns: {left:?}"
+            );
+            sleep(Duration::from_millis(100)).await;
+            assert!(odd.attached().is_empty(), "{turns} turns");
+        }
         Ok(())
     })
     .await?

@@ -119,7 +119,11 @@ async fn keep(queue: Weak<Queue>, mut membership: Membership, mut leaving: onesh
         let Some(queue) = queue.upgrade() else { return };
         match news {
             Ok(record) => moved(&queue, record).await,
-            Err(error @ (SaError::Closed | SaError::Device(_))) => return lost(&queue, mgid, &error).await,
+            Err(error @ (SaError::Closed | SaError::Device(_))) => match lost(&queue, mgid, &error).await {
+                true => return,
+                // It is being left: what says so has come, or comes at once.
+                false => break (&mut leaving).await,
+            },
             Err(error) => tracing::warn!(%mgid, %error, "a group was not joined again"),
         }
     };
@@ -136,18 +140,20 @@ async fn keep(queue: Weak<Queue>, mut membership: Membership, mut leaving: onesh
     _ = left.send(detached.and(gone)); // who waits no more has left all the same
 }
 
-/// The client of the SA is over, and with it the membership: the socket is not in the group any more.
-async fn lost(queue: &Queue, mgid: Gid, error: &SaError) {
+/// The client of the SA is over, and with it the membership: the socket is not in the group any more. False if the program leaves
+/// it at that moment.
+async fn lost(queue: &Queue, mgid: Gid, error: &SaError) -> bool {
     let _turn = queue.groups.turn.lock().await;
-    let Some(Joined { record, .. }) = lock(&queue.groups.joined).remove(&mgid) else { return };
+    let Some(Joined { record, .. }) = lock(&queue.groups.joined).remove(&mgid) else { return false };
     if queue.end().is_some() {
-        return; // the HCA has ended, which the socket tells
+        return true; // the HCA has ended, which the socket tells
     }
     Counters::add(&queue.shared.counters.groups_unheard, 1);
     tracing::warn!(%mgid, %error, "a group is left: the client of its SA is over");
     if let Err(error) = queue.qp.detach(mgid, record.mlid).await {
         tracing::warn!(%mgid, mlid = %record.mlid, %error, "a group was not detached");
     }
+    true
 }
 
 /// The SA has taken the port into the group again, perhaps with another LID.
