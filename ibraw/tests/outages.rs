@@ -5,6 +5,7 @@ use std::error::Error;
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
+use futures::future::join_all;
 use futures::{SinkExt, StreamExt};
 use ibdev::Device;
 use ibraw::protocol::Protocol;
@@ -129,8 +130,9 @@ async fn raw_t18_each_group_that_is_lost_is_told_and_none_is_joined_meanwhile() 
         net.sa().silent();
         net.sm("left").restart();
         let mut lost = Vec::new();
-        for _ in 0..2 {
-            match told(&b).await {
+        // Each of those who wait is told of one.
+        for error in join_all([told(&b), told(&b)]).await {
+            match error {
                 RawError::GroupLost { group, source }
                     if matches!(&*source, RawError::SaUnavailable { .. }) =>
                 {

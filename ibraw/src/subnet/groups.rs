@@ -9,6 +9,7 @@ use ibdev::RawDest;
 use ibsa::{Membership, QueryError};
 use ibwire::{Gid, Lid, QKey, Rate};
 use tokio::sync::Notify;
+use tokio::task::coop::unconstrained;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::mgid::{BROADCAST, mgid};
@@ -234,6 +235,7 @@ impl Groups {
                 held.find_map(|held| Some((held.group, held.untold.take()?)))
             };
             if let Some((group, source)) = lost {
+                self.losses.notify_one(); // there may be more, for others who wait
                 return RawError::GroupLost { group, source };
             }
             self.losses.notified().await;
@@ -268,9 +270,9 @@ impl Joined {
 impl SentTo {
     /// Whether the port is in the group where it was last, as far as is known.
     fn is_there(&mut self) -> bool {
-        if let Poll::Ready(changed) =
-            pin!(self.membership.changed()).poll(&mut Context::from_waker(Waker::noop()))
-        {
+        // Also for a task whose turn is over.
+        let changed = unconstrained(self.membership.changed());
+        if let Poll::Ready(changed) = pin!(changed).poll(&mut Context::from_waker(Waker::noop())) {
             self.is_lost = changed.is_err();
         }
         !self.is_lost

@@ -34,6 +34,8 @@ pub(super) struct Queue {
     /// A completion queue wakes one task: whoever has this waits, and lets the next one look.
     turn: Semaphore,
     taking: Mutex<Taking>,
+    /// Nobody posts between a failure and what it leads to: a queue pair that goes on already cannot be told to.
+    sending: Mutex<()>,
     lost: AtomicU64,
     /// Bytes of all receives.
     room: usize,
@@ -69,8 +71,9 @@ impl Queue {
         qp.post_recv(&mut work).map_err(not_posted)?;
         at_once(qp.modify(Transition::DatagramRtr))?;
         at_once(qp.modify(Transition::DatagramRts { sq_psn: Psn::default() }))?;
-        let (turn, taking) = (Semaphore::new(1), Mutex::default());
-        Ok(Self { qp, received, sent, turn, taking, lost: AtomicU64::new(0), room: receives * longest })
+        let (turn, taking, sending) = (Semaphore::new(1), Mutex::default(), Mutex::default());
+        let (lost, room) = (AtomicU64::new(0), receives * longest);
+        Ok(Self { qp, received, sent, turn, taking, sending, lost, room })
     }
 
     /// Gives up to `most` packets to `take`; false if there are none.
@@ -128,6 +131,7 @@ impl Queue {
     /// Sends in order, and says how many.
     pub(super) fn send(&self, mut work: VecDeque<SendWr>, counters: &Counters) -> Result<usize, NotSent> {
         let all = work.len();
+        let _one = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         let refused = self.qp.post_send(&mut work).err();
         let mut failed = Vec::new();
         // Only failures complete, and with one all that was behind it.

@@ -1,11 +1,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::BytesMut;
 use ibdev::{Buf, MemoryKey, RawDest, RawSource, SendOp, SendWr};
 use ibsoft::sim::Subnet;
 use ibwire::{Lid, Rate, ServiceLevel};
+use tokio::task::coop::poll_proceed;
 
 use super::SubnetPort;
 use super::mgid::mgid;
@@ -128,6 +130,27 @@ async fn raw_t13_a_send_that_fails_is_said_and_the_next_one_goes_out() {
     }
 }
 
+/// Each of two who send at once is told of its own, and neither that the queue pair has failed.
+#[tokio::test(start_paused = true)]
+async fn raw_t13_sends_that_fail_at_once_are_said_each() {
+    let net = subnet().await;
+    let (ann, bob) = (bound(&net, "ann"), bound(&net, "bob"));
+    let op = SendOp::RawEtherType { to: at(ann.port.attr().expect("a port").lid), ether_type: CHAT };
+    let broken = || SendWr::new(0, op.clone(), Buf::registered(BytesMut::zeroed(8), Arc::new(Foreign)));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..1000 {
+                    let refused = bob.queue.send([broken()].into(), bob.counters());
+                    let is_told = matches!(refused, Err(NotSent::Error(RawError::SendFault { lost: 1 })));
+                    assert!(is_told, "{refused:?}");
+                }
+            });
+        }
+    });
+    assert_eq!(bob.counters().read().tx_faults, 2000);
+}
+
 /// An SA may say that a group has moved to where no group can be: that is told to who receives, once, and the socket hears the
 /// group again as soon as there is a better answer.
 #[tokio::test(start_paused = true)]
@@ -157,6 +180,26 @@ async fn raw_t18_a_group_that_is_lost_is_told_and_found_again() {
     bob.readable().await.expect("readable");
     assert_eq!(received(&bob, &mut batch).expect("received"), 1);
     bob.leave(&group).expect("a member");
+}
+
+/// That a group is lost is seen by a task whose turn is over, too.
+#[tokio::test(start_paused = true)]
+async fn raw_t18_a_lost_group_has_no_way_at_any_time() {
+    let net = Subnet::star(["ann", "bob"]).managed().await.expect("a subnet");
+    let ann = bound(&net, "ann");
+    let group = Group::link([0x33, 0x33, 0, 0, 0x88, 0xb5]).expect("a group");
+    ann.groups.find(&group).await.expect("found");
+    ann.groups.way(&group).expect("a way");
+    net.sa().silent();
+    net.sm("switch 1").restart();
+    tokio::time::sleep(Duration::from_secs(100)).await; // longer than a request is repeated
+    let way = std::future::poll_fn(|cx| {
+        while let Poll::Ready(turn) = poll_proceed(cx) {
+            turn.made_progress();
+        }
+        Poll::Ready(ann.groups.way(&group))
+    });
+    assert!(matches!(way.await, Err(NotSent::NoWay)));
 }
 
 /// Of the groups that are only sent to the one is left that was not sent to for the longest time.
