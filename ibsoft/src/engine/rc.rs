@@ -135,8 +135,13 @@ impl Rc {
             return Ok(0);
         }
         self.heard = Some(now);
-        // With an alternate path each packet may be the one that comes by it.
-        let goes_on = self.peer.as_ref().is_some_and(|peer| peer.alternate.is_none());
+        // With an alternate path each packet may be the one that comes by it. One that has come before says nothing of those
+        // behind it: most of it is not looked at.
+        let is_new = match bth.opcode.is_response() {
+            true => ingress.next_psn() != self.requester.una(),
+            false => ingress.next_psn() != self.responder.expected(),
+        };
+        let goes_on = is_new && self.peer.as_ref().is_some_and(|peer| peer.alternate.is_none());
         if bth.opcode.is_response() {
             let result = self.requester.handle(now, packet, sq, shared);
             let result = self.or_migrate(result, sq.qpn, shared);

@@ -100,6 +100,11 @@ impl Responder {
         self.placement.mtu()
     }
 
+    /// The PSN of the next request.
+    pub(super) fn expected(&self) -> Psn {
+        self.expected
+    }
+
     /// Whether an answer waits.
     pub(super) fn can_send(&self) -> bool {
         self.nak.is_some() || self.ack || self.responses.head().is_some()

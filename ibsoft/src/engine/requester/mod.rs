@@ -139,6 +139,11 @@ impl Requester {
         self.messages.push_back((work, message));
     }
 
+    /// The oldest PSN that is not acknowledged, or whose response is missing.
+    pub(super) fn una(&self) -> Psn {
+        self.una
+    }
+
     /// Takes the oldest message that is not complete.
     pub(super) fn pop(&mut self) -> Option<Work> {
         self.wait = Wait::Nothing;

@@ -8,6 +8,7 @@ use ibwire::packet::{Bth, Opcode, Operation, Reth, Transport};
 use proptest::prelude::*;
 
 use super::super::{CqId, DomainId, Engine, QpCreate};
+use super::script::{D, Dut, P};
 use super::*;
 
 const ADDRESSES: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
@@ -195,7 +196,8 @@ fn what_does_not_follow_is_not_taken_with_the_rest() {
     let elsewhere = roce_net("192.0.2.3", ADDRESSES[0]);
     let asks = |psn| Bth { ack_req: true, ..middle(psn) };
     let sends = |psn| bth(Opcode::RC_SEND_MIDDLE, psn);
-    let cases: [(&str, u32, Vec<Bth>, NetHeader); 10] = [
+    let padded = |psn| Bth { pad: 1, ..middle(psn) };
+    let cases: [(&str, u32, Vec<Bth>, NetHeader); 11] = [
         ("all follow", 8 * 1024, vec![middle(6), asks(7), middle(8)], here),
         ("from elsewhere", 8 * 1024, vec![middle(6), middle(7), middle(8)], elsewhere),
         ("one is missing", 8 * 1024, vec![middle(6), middle(8), middle(9)], here),
@@ -205,7 +207,8 @@ fn what_does_not_follow_is_not_taken_with_the_rest() {
         ("as many as fit before the last", 4 * 1024 + 1, vec![middle(6), middle(7), middle(8)], here),
         ("another kind", 8 * 1024, vec![middle(6), sends(7), middle(8)], here),
         ("another partition", 8 * 1024, vec![middle(6), Bth { pkey: PKey(7), ..middle(7) }], here),
-        ("padded", 8 * 1024, vec![Bth { pad: 1, ..middle(6) }, Bth { pad: 1, ..middle(7) }], here),
+        ("padded", 8 * 1024, vec![padded(6), padded(7)], here),
+        ("padded, behind one that comes again", 8 * 1024, vec![middle(6), padded(6), padded(7)], here),
     ];
     for (what, len, rest, net) in cases {
         let mut packets = vec![first(len)];
@@ -220,6 +223,38 @@ fn what_does_not_follow_is_not_taken_with_the_rest() {
     let [singly, in_runs] = both_ways(QpType::Rc, 5, &[vec![first], sends].concat(), here);
     assert_eq!((&singly.1, &singly.2), (&in_runs.1, &in_runs.2));
     assert!(singly.1.contains("drop_too_long: 1"), "{}", singly.1);
+}
+
+/// The answer to a read that has not left comes from no one who has received it.
+#[test]
+fn a_response_before_its_request_is_not_taken_with_an_old_one() {
+    let mut dut = Dut::new();
+    dut.run(
+        "get 1 len=2048
+         D > RDMA_READ_REQUEST 5000 A=1 len=0 va=0 dma=2048
+         P > RDMA_READ_RESPONSE_FIRST 5000 len=1024 at=0
+         P > RDMA_READ_RESPONSE_LAST 5001 len=1024 at=1024
+         D : read 1 SUCCESS len=2048
+         modify SQD
+         D ! SqDrained
+         get 2 len=3000",
+    );
+    let packet = |psn| {
+        let bth = Bth::new(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, dut.qpn, Psn::truncate(psn));
+        [&bth.to_bytes()[..], &[0; 1024]].concat()
+    };
+    let mut packets = vec![packet(5001), packet(5002)];
+    hand_in(&mut dut.engine, dut.now, &roce_net(P, D), &mut packets);
+    dut.run(
+        "count drop_stale_response 1
+         count drop_future_response 1
+         modify resume
+         D > RDMA_READ_REQUEST 5002 A=1 len=0 va=0 dma=3000
+         P > RDMA_READ_RESPONSE_FIRST 5002 len=1024 at=0
+         P > RDMA_READ_RESPONSE_MIDDLE 5003 len=1024 at=1024
+         P > RDMA_READ_RESPONSE_LAST 5004 len=952 at=2048
+         D : read 2 SUCCESS len=3000",
+    );
 }
 
 proptest! {
