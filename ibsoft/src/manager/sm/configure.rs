@@ -111,7 +111,7 @@ impl SubnetManager {
             if info != *found {
                 self.write_port(topology, *at, &info, PortState(0), Purpose::Write);
             }
-            if port.peer.is_none_or(|leaf| !plan.unsure.contains(&leaf)) {
+            if plan.lets_through(port) {
                 self.write_p_keys(topology, *at);
             }
         }

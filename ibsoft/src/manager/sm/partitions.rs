@@ -127,6 +127,13 @@ impl Plan {
             }
         }
     }
+
+    /// Whether a switch lets through what the host of this port sends with its new P_Keys.
+    pub(super) fn lets_through(&self, host: &Port) -> bool {
+        let enforces =
+            |at: &PortAt| self.topology.port(*at).is_some_and(|leaf| enforcement(&leaf.info).contains(&true));
+        host.peer.filter(enforces).is_none_or(|leaf| !self.unsure.contains(&leaf))
+    }
 }
 
 /// How a port enforces partitions: inbound, outbound.

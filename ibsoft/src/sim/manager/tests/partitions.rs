@@ -71,6 +71,24 @@ fn a_host_has_no_partitions_of_the_one_that_was_there_before() {
     assert_eq!([admits(&world, (0, 1)), admits(&world, (0, 2))], [false, true]);
 }
 
+/// A switch that enforces nothing lets through everything, whatever it did not take.
+#[test]
+fn a_host_gets_its_partitions_where_a_switch_takes_none() {
+    let mut world = World::new();
+    let p_keys = vec![PKey::DEFAULT, PKey(0x1234)];
+    world.loses = Some(Box::new(|smp| {
+        let is_of_switch = smp.header.attribute_modifier >> 16 != 0;
+        [smp.header.attribute == AttributeId(0x16) && is_of_switch, false]
+    }));
+    world.attach(0, SmConfig { p_keys: [(Guid(0x101), p_keys.clone())].into(), ..config(0x10) });
+    world.wait(Duration::from_secs(5));
+    let (host, leaf) = (world.nodes[2].port(1).unwrap(), world.nodes[0].port(1).unwrap());
+    assert_eq!(host.pkeys[..2], p_keys);
+    let info = &leaf.info;
+    assert!(!info.partition_enforcement_inbound && !info.partition_enforcement_outbound);
+    assert_eq!(info.port_state, PortState::ACTIVE);
+}
+
 /// Whatever is lost on the way, and however often: what a host may send, its switch lets through.
 #[test]
 fn switches_let_through_what_members_send_while_that_changes() {
